@@ -1,0 +1,52 @@
+"""ELI, the energy-based latent aligner: undo the drift that makes a vision model forget its old classes.
+
+Learn how latents moved while a model learned new classes, from data of the new classes alone, and move the latents of
+old samples back before the head reads them::
+
+    aligner = eli.EnergyAligner().fit(eli.Latents(old_model, "fc"), eli.Latents(new_model, "fc"), new_task_loader)
+    eli.attach(new_model, "fc", aligner, gate=eli.ByPrediction(known=50))
+    aligner.save("aligner.safetensors")
+
+This package needs torch, numpy and safetensors only. The bench (data sets, learners, experiments, reports, the `eli`
+command) is `eli.lab`, which is never imported from here.
+"""
+
+from eli.aligner import Aligner, FitReport
+from eli.attach import Attachment, attach, detach
+from eli.controls import Identity, MeanShift, RandomShift, Ridge
+from eli.energy import EnergyModel
+from eli.energy_aligner import EnergyAligner
+from eli.errors import AttachError, EliError, FileFormatError, LatentError, NotFittedError, OptionError
+from eli.extraction import Latents
+from eli.gates import Always, ByEnergy, ByMask, ByPrediction, ByProbe, Gate
+from eli.langevin import descend
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Aligner",
+    "Always",
+    "AttachError",
+    "Attachment",
+    "ByEnergy",
+    "ByMask",
+    "ByPrediction",
+    "ByProbe",
+    "EliError",
+    "EnergyAligner",
+    "EnergyModel",
+    "FileFormatError",
+    "FitReport",
+    "Gate",
+    "Identity",
+    "LatentError",
+    "Latents",
+    "MeanShift",
+    "NotFittedError",
+    "OptionError",
+    "RandomShift",
+    "Ridge",
+    "attach",
+    "descend",
+    "detach",
+]

@@ -1,0 +1,186 @@
+"""The contract of all aligners: learn from pairs of latents how to undo drift, then align latents.
+
+`EnergyAligner` (ELI itself) and the controls in `controls.py` are its subclasses: they learn (`_learn`) and move
+(`_move`); checking, extraction of latents, gating, blending, saving and loading are written here, once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from eli.checks import check_finite, check_pairs, check_weights
+from eli.errors import LatentError
+from eli.extraction import extract_pairs
+from eli.storage import Storable
+
+Progress = Callable[[int, int, float], None]
+"""Called now and then while an aligner learns, with (iterations done, iterations in all, current loss)."""
+
+# Enough rows for means that are steady to about 1 %, few enough that looking at them costs nothing beside the fit.
+_REPORT_ROWS = 10_000
+
+
+@dataclass(frozen=True)
+class FitReport:
+    """What a fit saw and did; `aligner.report` after `fit` or `fit_latents`. All means are over training pairs."""
+
+    rows: int
+    """Pairs of latents learned from."""
+    dim: int
+    """Latent dimension."""
+    seconds: float = 0.0
+    """Time of learning, without the extraction of latents."""
+    drift_before: float = 0.0
+    """Mean distance of current from previous latents."""
+    drift_after: float = 0.0
+    """Mean distance of aligned from previous latents."""
+    energy_previous: float | None = None
+    """Mean energy of previous latents under the final weights (energy aligners only; so for the rest)."""
+    energy_current: float | None = None
+    """Mean energy of current latents: higher than `energy_previous` when the fit worked."""
+    energy_aligned: float | None = None
+    """Mean energy of aligned current latents."""
+    loss: Tensor = field(default_factory=lambda: torch.zeros(0))
+    """Training loss of each iteration: mean E(previous) - mean E(sampled)."""
+
+
+class Aligner(Storable):
+    """Undoes the drift of latents between a previous and a current model. Base class; see `EnergyAligner`.
+
+    State lives in the `state_dict` and moves with `.to()`. Labels never enter: an aligner sees latents only.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.report: FitReport | None = None
+
+    def fit(
+        self,
+        previous: Callable[[Any], Tensor],
+        current: Callable[[Any], Tensor],
+        data: Iterable[Any],
+        *,
+        passes: int = 1,
+        mixup: float | None = None,
+        inputs: Callable[[Any], Any] | None = None,
+        device: torch.device | str | None = None,
+        progress: Progress | None = None,
+    ) -> Self:
+        """Learn from data of the current task.
+
+        Each input goes through both models once per pass (the authors' code runs both again in every iteration), in
+        evaluation mode and without gradients; the modes of the models are put back afterwards.
+
+        Args:
+            previous: Inputs to latents, before the task was learned. A module, or any callable;
+                `Latents(model, "head")` reads them off a whole model.
+            current: The same after the task was learned.
+            data: Batches of current-task inputs: tensors, or tuples, lists or mappings whose first entry is the input
+                (a `DataLoader`, say). Labels in them are ignored.
+            passes: How often to go through `data`; more than one makes sense when it augments at random.
+            mixup: Alpha of the Beta distribution that blends each batch of images with its own permutation (one
+                coefficient per batch); None for no mixup.
+            inputs: Takes the models' input out of a batch, when it is not simply the first entry.
+            device: Where to run the models' inputs; by default where `current`'s parameters are, if it is a module.
+            progress: Called now and then while learning.
+
+        Returns:
+            This aligner, fitted.
+        """
+        z_prev, z_cur = extract_pairs(
+            previous, current, data, passes=passes, mixup=mixup, inputs=inputs, device=device, seed=self._seed()
+        )
+        return self.fit_latents(z_prev, z_cur, progress=progress)
+
+    def fit_latents(self, z_prev: Tensor, z_cur: Tensor, *, progress: Progress | None = None) -> Self:
+        """Learn from latents of the same inputs under the previous and the current model, both `(N, D)`.
+
+        Raises:
+            LatentError: If the two do not match row by row, are empty, not floating point, NaN or infinite.
+        """
+        z_prev, z_cur = check_pairs(z_prev, z_cur)
+        start = time.perf_counter()
+        self._build(z_cur.shape[1])
+        self.to(z_cur.device)
+        report = self._learn(z_prev, z_cur, progress)
+        report = replace(report, seconds=time.perf_counter() - start)
+        self.report = self._measure(report, z_prev[:_REPORT_ROWS], z_cur[:_REPORT_ROWS])
+        return self
+
+    def align(self, z: Tensor, *, where: Tensor | None = None, generator: torch.Generator | None = None) -> Tensor:
+        """Move latents to where the previous model would have put them.
+
+        Args:
+            z: Latents `(..., D)` of the current model, any floating dtype, any device.
+            where: Which rows to move, of shape `(...)`: a bool mask, or a weight per row (0 leaves a row as it is, bit
+                for bit, 1 moves it all the way). All rows when not given.
+            generator: Source of noise, for aligners that use some.
+
+        Returns:
+            Aligned latents with the shape, dtype and device of `z`. Gradients pass through unchanged, as if alignment
+            were a constant added to `z`.
+
+        Raises:
+            NotFittedError: If this aligner has learned nothing yet.
+            LatentError: If `z` or `where` has the wrong shape or holds NaN or infinite numbers.
+        """
+        dim = self.require_fitted()
+        if z.shape[-1:] != (dim,):
+            raise LatentError(f"this aligner takes latents of dimension {dim}, got shape {tuple(z.shape)}")
+        check_finite(z, "latents")
+        rows = z.detach().reshape(-1, dim)
+        if where is None:
+            moved = self._move(rows, generator)
+        else:
+            moved = self._move_some(rows, check_weights(where, z).reshape(-1), generator)
+        moved = moved.reshape(z.shape)
+        return _PassGradient.apply(z, moved) if z.requires_grad and torch.is_grad_enabled() else moved  # type: ignore[no-untyped-call]
+
+    def forward(self, z: Tensor) -> Tensor:
+        """`align` of all rows, so that an aligner can stand in an `nn.Sequential`."""
+        return self.align(z)
+
+    def _learn(self, z_prev: Tensor, z_cur: Tensor, progress: Progress | None) -> FitReport:
+        """Fill the parameters made by `_build` from checked latents, both (N, D) on one device."""
+        raise NotImplementedError
+
+    def _move(self, rows: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Align each row of checked, detached latents (N, D); N may be 0."""
+        raise NotImplementedError
+
+    def _move_some(self, rows: Tensor, weights: Tensor, generator: torch.Generator | None) -> Tensor:
+        chosen = weights != 0
+        if not chosen.any():
+            return rows.clone()
+        moved = self._move(rows[chosen], generator)
+        if weights.dtype != torch.bool:
+            moved = torch.lerp(rows[chosen], moved, weights[chosen].to(rows.dtype).unsqueeze(1))
+        result = rows.clone()
+        result[chosen] = moved
+        return result
+
+    def _measure(self, report: FitReport, z_prev: Tensor, z_cur: Tensor) -> FitReport:
+        aligned = self.align(z_cur)
+        before, after = ((z - z_prev).float().norm(dim=1).mean().item() for z in (z_cur, aligned))
+        return replace(report, drift_before=before, drift_after=after)
+
+    def _seed(self) -> int:
+        return int(self.config().get("seed", 0))
+
+
+class _PassGradient(torch.autograd.Function):
+    """Values of one tensor, gradient of another: alignment is no reason to cut a saliency map off its image."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, moved: Tensor) -> Tensor:
+        return moved
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient, None

@@ -1,0 +1,51 @@
+"""Checks of latents that come from outside: early, named errors instead of silent nonsense. Imported by the core."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from eli.errors import LatentError
+
+
+def check_finite(z: Tensor, what: str) -> None:
+    """Raise if `z` is not floating point or holds NaN or infinite numbers."""
+    if not z.is_floating_point():
+        raise LatentError(f"{what} must be floating point, got {z.dtype}")
+    # One cheap sum finds nearly every case; only a suspicious one is worth a mask of the whole tensor.
+    if not z.detach().sum(dtype=torch.float32).isfinite() and not z.isfinite().all():
+        bad = int((~z.isfinite()).reshape(-1, z.shape[-1]).any(dim=1).sum())
+        raise LatentError(f"{what} hold NaN or infinite numbers in {bad} rows: check the model or its input")
+
+
+def check_pairs(z_prev: Tensor, z_cur: Tensor) -> tuple[Tensor, Tensor]:
+    """Two sets of latents of the same inputs, as detached `(N, D)` float32 (or float64) on one device."""
+    for z, name in ((z_prev, "z_prev"), (z_cur, "z_cur")):
+        if z.ndim != 2:
+            raise LatentError(f"{name} must have shape (N, D), got {tuple(z.shape)}")
+        if z.numel() == 0:
+            raise LatentError(f"{name} is empty (shape {tuple(z.shape)}): there is nothing to learn from")
+        check_finite(z, name)
+    if z_prev.shape != z_cur.shape:
+        raise LatentError(
+            f"z_prev {tuple(z_prev.shape)} and z_cur {tuple(z_cur.shape)} must be latents of the same inputs, in order"
+        )
+    dtype = torch.float64 if z_cur.dtype == torch.float64 else torch.float32
+    # Latents extracted under inference mode cannot take part in training: copy those.
+    current = z_cur.detach().to(dtype)
+    previous = z_prev.detach().to(z_cur.device, dtype)
+    with torch.inference_mode(False):
+        current, previous = (z.clone() if z.is_inference() else z for z in (current, previous))
+    return previous, current
+
+
+def check_weights(where: Tensor, z: Tensor) -> Tensor:
+    """A mask or weights that fit the rows of `z`, on its device."""
+    if where.shape != z.shape[:-1]:
+        raise LatentError(f"where must have one entry per row, shape {tuple(z.shape[:-1])}, got {tuple(where.shape)}")
+    if where.dtype != torch.bool:
+        if not where.is_floating_point():
+            raise LatentError(f"where must be bool (a mask) or floating point (weights), got {where.dtype}")
+        if not (where.isfinite().all() and (where >= 0).all()):
+            raise LatentError("weights in where must be finite and >= 0")
+    return where.to(z.device)

@@ -1,0 +1,27 @@
+"""Every error that `eli` raises on bad input. Each says what is wrong and what to do; imported by the whole package."""
+
+from __future__ import annotations
+
+
+class EliError(Exception):
+    """Base of all errors of this package, so that one `except` can catch them."""
+
+
+class NotFittedError(EliError, RuntimeError):
+    """An aligner or gate was used before it learned anything."""
+
+
+class LatentError(EliError, ValueError):
+    """Latents that cannot be used: wrong shape or dimension, empty, not floating point, NaN or infinite."""
+
+
+class OptionError(EliError, ValueError):
+    """An option outside its range; the message names the option and what it takes."""
+
+
+class AttachError(EliError, RuntimeError):
+    """A head that cannot be found, already carries an aligner, or is called in a way that hides the latent."""
+
+
+class FileFormatError(EliError, ValueError):
+    """A file that is damaged, was not written by this package, or is from a newer version of it."""

@@ -1,0 +1,161 @@
+"""Reading latents off models: `Latents` for a whole model, `extract_pairs` for the training pairs of an aligner.
+
+Imported by `aligner.py`; `Latents` is public.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from eli.errors import AttachError, LatentError, OptionError
+from eli.heads import find_module, latent_of
+
+
+class Latents(nn.Module):
+    """The latents that reach a head inside a model, as a callable from inputs to latents.
+
+    Runs the whole model and catches what goes into the head, before any aligner that is attached there.
+
+    Args:
+        model: Any module.
+        head: The head: a name as in `model.named_modules()`, or the module itself.
+        argument: Which argument of the head is the latent: a position or a keyword.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> from eli import Latents
+        >>> model = nn.Sequential(nn.Flatten(), nn.Linear(784, 32), nn.Linear(32, 10))
+        >>> Latents(model, "2")(torch.randn(5, 1, 28, 28)).shape
+        torch.Size([5, 32])
+    """
+
+    def __init__(self, model: nn.Module, head: str | nn.Module, *, argument: int | str = 0) -> None:
+        super().__init__()
+        self.model = model
+        self.argument = argument
+        self.head_name = head if isinstance(head, str) else _name_of(model, head)
+        find_module(model, self.head_name)
+
+    def forward(self, x: Any) -> Tensor:
+        """Inputs of the model to latents `(..., D)`; several calls of the head give their rows one after the other."""
+        caught: list[Tensor] = []
+
+        def catch(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            caught.append(latent_of(args, kwargs, self.argument))
+
+        head = find_module(self.model, self.head_name)
+        # prepend: an aligner that is attached to this head must not be seen.
+        handle = head.register_forward_pre_hook(catch, prepend=True, with_kwargs=True)
+        try:
+            self.model(x)
+        finally:
+            handle.remove()
+        if not caught:
+            raise AttachError(f"the model never called its module {self.head_name!r}: is that the head it uses?")
+        return caught[0] if len(caught) == 1 else torch.cat([z.reshape(-1, z.shape[-1]) for z in caught])
+
+
+def extract_pairs(
+    previous: Callable[[Any], Tensor],
+    current: Callable[[Any], Tensor],
+    data: Iterable[Any],
+    *,
+    passes: int,
+    mixup: float | None,
+    inputs: Callable[[Any], Any] | None,
+    device: torch.device | str | None,
+    seed: int,
+) -> tuple[Tensor, Tensor]:
+    """Latents of the same inputs under both models, each `(N, D)`; the arguments are those of `Aligner.fit`."""
+    if not isinstance(passes, int) or passes < 1:
+        raise OptionError(f"passes must be a whole number >= 1, got {passes!r}")
+    if mixup is not None and not mixup > 0:
+        raise OptionError(f"mixup must be a number > 0, or None, got {mixup!r}")
+    where = device if device is not None else _device_of(current)
+    take = inputs or _first_entry
+    blend = _Mixup(mixup, seed) if mixup is not None else None
+    pairs: list[tuple[Tensor, Tensor]] = []
+    with _evaluating(previous, current), torch.inference_mode():
+        for number in range(passes):
+            seen = len(pairs)
+            for batch in data:
+                x = _to_device(take(batch), where)
+                x = blend(x) if blend else x
+                pairs.append((_rows(previous(x), "previous"), _rows(current(x), "current")))
+            if len(pairs) == seen:
+                again = " (a generator can be read only once: pass a DataLoader or a list)" if number else ""
+                raise LatentError(f"data gave no batch in pass {number + 1} of {passes}{again}")
+    z_prev, z_cur = (torch.cat(side) for side in zip(*pairs, strict=True))
+    return z_prev, z_cur
+
+
+class _Mixup:
+    """Blends a batch of images with its own permutation, one coefficient per batch."""
+
+    def __init__(self, alpha: float, seed: int) -> None:
+        self._alpha = alpha
+        self._rng = np.random.default_rng(seed)
+
+    def __call__(self, x: Any) -> Tensor:
+        if not isinstance(x, Tensor) or not x.is_floating_point():
+            raise LatentError("mixup needs inputs that are floating-point tensors; use inputs=... to convert them")
+        share = float(self._rng.beta(self._alpha, self._alpha))
+        order = torch.from_numpy(self._rng.permutation(len(x))).to(x.device)
+        return share * x[order] + (1 - share) * x
+
+
+def _first_entry(batch: Any) -> Any:
+    if isinstance(batch, Mapping):
+        return next(iter(batch.values()))
+    return batch[0] if isinstance(batch, tuple | list) else batch
+
+
+def _rows(z: Any, which: str) -> Tensor:
+    if not isinstance(z, Tensor) or z.ndim < 2:
+        shape = tuple(z.shape) if isinstance(z, Tensor) else type(z).__name__
+        raise LatentError(f"{which} must return latents (N, D), got {shape}: see eli.Latents to read them off a model")
+    return z.reshape(-1, z.shape[-1])
+
+
+def _to_device(x: Any, device: torch.device | str | None) -> Any:
+    if device is None:
+        return x
+    if isinstance(x, Tensor):
+        return x.to(device)
+    if isinstance(x, tuple | list):
+        return type(x)(_to_device(part, device) for part in x)
+    if isinstance(x, Mapping):
+        return {key: _to_device(part, device) for key, part in x.items()}
+    return x
+
+
+def _device_of(model: Callable[[Any], Tensor]) -> torch.device | None:
+    first = next(model.parameters(), None) if isinstance(model, nn.Module) else None
+    return None if first is None else first.device
+
+
+def _name_of(model: nn.Module, head: nn.Module) -> str:
+    for name, module in model.named_modules():
+        if module is head:
+            return str(name)
+    raise AttachError("the given head is not a part of the given model")
+
+
+@contextmanager
+def _evaluating(*models: Callable[[Any], Tensor]) -> Iterator[None]:
+    """Both models in evaluation mode; afterwards each of their parts is as it was."""
+    modes = [(part, part.training) for model in models if isinstance(model, nn.Module) for part in model.modules()]
+    try:
+        for part, _ in modes:
+            part.training = False
+        yield
+    finally:
+        for part, mode in modes:
+            part.training = mode

@@ -1,0 +1,135 @@
+"""Saving and loading of aligners and gates: one safetensors file each, never a pickle.
+
+The file's metadata names the format, its version, the class and the class's options; its tensors are the module's
+`state_dict`. Imported by `aligner.py` and `gates.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from eli.errors import EliError, FileFormatError, NotFittedError
+from eli.files import write_bytes_atomic
+
+FORMAT = "eli"
+VERSION = 1
+
+
+class Storable(nn.Module):
+    """A module that learns something of a size known only from data, and that can be saved and loaded.
+
+    Subclasses give `config()` (their constructor's options) and `_build(dim)` (make parameters and buffers for latents
+    of dimension `dim`); they call `_build` when they are fitted.
+    """
+
+    learns: ClassVar[bool] = True
+    """False for classes that are ready to use as they are made."""
+    _classes: ClassVar[dict[str, type[Storable]]] = {}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        Storable._classes[cls.__name__] = cls
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dim: int | None = None
+        # The dimension travels in the state_dict, so that a fitted state can be loaded into a fresh object.
+        self.register_buffer("latent_dim", torch.tensor(0))
+
+    def config(self) -> dict[str, Any]:
+        """The options this object was made with, as plain values: `type(self)(**config)` makes an equal one."""
+        return {}
+
+    def _build(self, dim: int) -> None:
+        self.dim = dim
+        self.latent_dim = torch.tensor(dim)
+
+    @property
+    def fitted(self) -> bool:
+        """Has this object learned anything yet?"""
+        return self.dim is not None or not self.learns
+
+    def require_fitted(self) -> int:
+        """The latent dimension; an error if there is none yet."""
+        if not self.fitted:
+            raise NotFittedError(
+                f"this {type(self).__name__} is not fitted yet: call fit(...) or fit_latents(...) first, or load one"
+            )
+        return self.dim or 0
+
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
+        stored = state_dict.get(f"{prefix}latent_dim")
+        if stored is not None and int(stored) > 0 and int(stored) != self.dim:
+            device = self.latent_dim.device
+            self._build(int(stored))
+            self.to(device)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write this fitted object to one safetensors file (under a temporary name first, then renamed)."""
+        self.require_fitted()
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in self.state_dict().items()}
+        metadata = {
+            "format": FORMAT,
+            "version": str(VERSION),
+            "class": type(self).__name__,
+            "config": json.dumps(self.config()),
+        }
+        return write_bytes_atomic(path, safetensors.torch.save(tensors, metadata))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, device: torch.device | str = "cpu") -> Self:
+        """Read an object that `save` wrote. `Aligner.load` takes any aligner, `EnergyAligner.load` only that one.
+
+        Raises:
+            FileFormatError: If the file is damaged, foreign, newer than this package, or holds another class.
+            FileNotFoundError: If there is no such file.
+        """
+        metadata, tensors = _read(Path(path))
+        made = cls._make(Path(path), metadata)
+        try:
+            made.load_state_dict(tensors)
+        except (EliError, RuntimeError, ValueError, TypeError) as error:
+            raise FileFormatError(f"{path}: its tensors do not fit a {type(made).__name__}: {error}") from error
+        return made.to(device).eval()
+
+    @classmethod
+    def _make(cls, path: Path, metadata: Mapping[str, str]) -> Self:
+        name = metadata.get("class", "?")
+        found = Storable._classes.get(name)
+        if found is None:
+            raise FileFormatError(
+                f"{path} holds a {name!r}, which is not known here: import the module that defines it"
+            )
+        if not issubclass(found, cls):
+            raise FileFormatError(f"{path} holds a {name}, not a {cls.__name__}: use {name}.load")
+        try:
+            return found(**json.loads(metadata["config"]))
+        except (EliError, KeyError, TypeError, ValueError) as error:
+            raise FileFormatError(f"{path}: cannot make a {name} from its stored options: {error}") from error
+
+
+def _read(path: Path) -> tuple[Mapping[str, str], dict[str, Tensor]]:
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file")
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a mapping)
+    except (safetensors.SafetensorError, OSError, ValueError) as error:
+        raise FileFormatError(f"{path} is damaged or is not a safetensors file: {error}") from error
+    if metadata.get("format") != FORMAT:
+        raise FileFormatError(f"{path} is a safetensors file, but was not written by eli's save()")
+    version = metadata.get("version", "")
+    if not version.isdecimal() or int(version) > VERSION:
+        raise FileFormatError(f"{path} has format version {version!r}; this eli reads up to {VERSION}: upgrade eli")
+    return metadata, tensors
