@@ -6,37 +6,58 @@ Imported by `storage.py` and by everything in `eli.lab` that writes.
 from __future__ import annotations
 
 import os
-import tempfile
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
+
+_STALE_SECONDS = 24 * 3600.0
 
 
-def write_bytes_atomic(path: str | os.PathLike[str], data: bytes) -> Path:
-    """Write `data` under a temporary name beside `path`, flush it to disk, then rename it to `path`."""
-    target = Path(path)
+@contextmanager
+def replacing(destination: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+    """Write a file so that `destination` is either untouched or complete.
+
+    Args:
+        destination: The file to write; its folder is made where needed.
+
+    Yields:
+        A handle on a temporary file in the same folder; it is renamed when the block ends well and removed when
+        anything at all, a keyboard interrupt included, ends it otherwise.
+    """
+    target = Path(destination)
     target.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
-    temporary = Path(name)
+    _sweep(target)
+    # Not tempfile: its files are readable by their owner only, and results are often shared.
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(6)}.part")
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        # mkstemp makes private files; a result should be as readable as any file that the user creates.
-        temporary.chmod(0o666 & ~_umask())
+        with temporary.open("xb") as handle:
+            yield handle
+            handle.flush()
+            os.fsync(handle.fileno())
         temporary.replace(target)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    return target
+
+
+def write_bytes_atomic(path: str | os.PathLike[str], data: bytes) -> Path:
+    """Write `data` as the whole content of `path`."""
+    with replacing(path) as handle:
+        handle.write(data)
+    return Path(path)
 
 
 def write_text_atomic(path: str | os.PathLike[str], text: str) -> Path:
-    """The same for text, in UTF-8."""
+    """Write `text`, in UTF-8, as the whole content of `path`."""
     return write_bytes_atomic(path, text.encode())
 
 
-def _umask() -> int:
-    # The only portable way to read the mask is to set it.
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def _sweep(target: Path) -> None:
+    # A killed process cannot clean up. A day's grace leaves the files of a process that is still at work alone.
+    for stale in target.parent.glob(f".{target.name}.*.part"):
+        with suppress(OSError):
+            if time.time() - stale.stat().st_mtime > _STALE_SECONDS:
+                stale.unlink()
