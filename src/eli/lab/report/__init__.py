@@ -1,0 +1,1 @@
+"""Tables, figures and self-contained pages of finished results. Reads records of experiments; trains nothing."""

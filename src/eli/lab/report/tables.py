@@ -1,0 +1,122 @@
+"""Tables of the two-task experiment for the terminal and for markdown pages, and generated blocks inside such pages.
+
+Imported by the command line.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.table import Table
+from rich.text import Text
+
+from eli.files import write_text_atomic
+from eli.lab.experiments.toy_result import READINGS, ToyResult
+from eli.lab.report.page import plain
+from eli.lab.report.summary import mean_and_spread_text, seeds_text
+
+
+def toy_table(result: ToyResult) -> Table:
+    """The readings as a table for the terminal, readable at 80 columns.
+
+    Args:
+        result: The experiment.
+    """
+    caption = f"accuracy (%) on task 1; {seeds_text(result)}"
+    table = Table(title=Text(result.title, style="bold"), caption=caption, title_justify="left", caption_justify="left")
+    table.add_column("reading", no_wrap=True)
+    table.add_column("mean ± std" if len(result.seeds) > 1 else "accuracy", justify="right", no_wrap=True)
+    if result.printed:
+        table.add_column("paper", justify="right", no_wrap=True)
+    table.add_column("what it is", overflow="fold")
+    for name, description in READINGS.items():
+        cells = [name, mean_and_spread_text(result, name)]
+        if result.printed:
+            cells.append(f"{result.printed[name]:g}" if name in result.printed else "–")
+        # Text, not str: square brackets in a name are no markup.
+        table.add_row(*(Text(cell) for cell in [*cells, description]), style="bold" if name == "eli" else None)
+    return table
+
+
+def _cell(text: str) -> str:
+    """Text for a markdown table: one line, with nothing that would end the cell or start HTML."""
+    safe = " ".join(text.split()).replace("\\", "\\\\").replace("|", "\\|")
+    return safe.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _code(text: str) -> str:
+    """A markdown code span that holds the text, whatever backticks are in it."""
+    line = " ".join(text.split())
+    fence = "`"
+    while fence in line:
+        fence += "`"
+    room = " " if line.startswith("`") or line.endswith("`") else ""
+    return f"{fence}{room}{line}{room}{fence}"
+
+
+def toy_markdown(result: ToyResult) -> str:
+    """The readings as a markdown table, and below it how they were obtained.
+
+    Args:
+        result: The experiment.
+
+    Returns:
+        Markdown that ends with a line break.
+    """
+    columns = ["reading", "mean ± std (%)" if len(result.seeds) > 1 else "accuracy (%)"]
+    columns += ["paper (%)"] if result.printed else []
+    columns += ["what it is"]
+    rules = [" --- ", *(" ---: " for _ in columns[1:-1]), " --- "]
+    lines = [f"| {' | '.join(columns)} |", f"|{'|'.join(rules)}|"]
+    for name, description in READINGS.items():
+        cells = [_cell(name), mean_and_spread_text(result, name)]
+        if result.printed:
+            cells.append(f"{result.printed[name]:g}" if name in result.printed else "–")
+        lines.append(f"| {' | '.join([*cells, _cell(description)])} |")
+    seeds = ", ".join(str(seed.seed) for seed in result.seeds)
+    settings = "; ".join(f"{_cell(name)}: {_cell(plain(value))}" for name, value in result.settings.items())
+    lines += [
+        "",
+        f"Accuracy on held-out images of task 1, {seeds_text(result)} (seeds: {seeds}); task identity is given to "
+        "every row alike.",
+        f"Made by {_code(result.command)}; {settings}.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def update_section(path: Path, name: str, text: str) -> None:
+    """Replace what stands between `<!-- begin NAME -->` and `<!-- end NAME -->` in a markdown file.
+
+    The markers and everything outside them stay as they are, line ends included; the file is replaced as a whole.
+
+    Args:
+        path: The file to change.
+        name: Which block.
+        text: Its new content.
+
+    Raises:
+        ValueError: If a marker is missing or doubled, or the end comes before the beginning.
+    """
+    head, tail = around_section(path, name)
+    line_end = "\r\n" if "\r\n" in head + tail else "\n"
+    block = "\n".join(text.strip("\r\n").splitlines()).replace("\n", line_end)
+    write_text_atomic(path, f"{head}{line_end}{block}{line_end}{tail}")
+
+
+def around_section(path: Path, name: str) -> tuple[str, str]:
+    """What stands before and after a block, its markers included; the same errors as `update_section`.
+
+    A command that will update a block at its end calls this at its start, so that a wrong file is known at once.
+    """
+    # Bytes, since reading as text would turn Windows line ends into others.
+    page = path.read_bytes().decode("utf-8")
+    begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
+    for marker in (begin, end):
+        found = page.count(marker)
+        if found != 1:
+            problem = "has no marker" if found == 0 else f"has {found} times the marker"
+            raise ValueError(f"{path} {problem} {marker}: exactly one is needed")
+    head, rest = page.split(begin)
+    if end not in rest:
+        raise ValueError(f"{path}: {end} comes before {begin}")
+    return head + begin, end + rest.split(end)[1]

@@ -1,0 +1,88 @@
+"""Tables for the terminal and for markdown, and blocks inside pages."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from eli.lab.experiments.toy_result import READINGS
+from eli.lab.report.tables import toy_markdown, toy_table, update_section
+
+
+def printed_table(result):
+    stream = io.StringIO()
+    Console(file=stream, width=80).print(toy_table(result))
+    return stream.getvalue()
+
+
+def test_terminal_table_fits_80_columns(result):
+    text = printed_table(result)
+    assert max(len(line) for line in text.splitlines()) <= 80
+    for name in READINGS:
+        assert name in text
+    assert "83.5 ± 0.8" in text
+    assert "83.44" in text
+    assert "…" not in text
+
+
+def test_terminal_table_without_printed_numbers(build):
+    text = printed_table(build(printed={}, seeds=1, title="[red]not markup[/red]"))
+    assert "paper" not in text
+    assert "±" not in text
+    assert "[red]not markup[/red]" in text
+
+
+def test_markdown(result):
+    text = toy_markdown(result)
+    lines = text.splitlines()
+    assert lines[0] == "| reading | mean ± std (%) | paper (%) | what it is |"
+    assert f"| eli | 83.5 ± 0.8 | 83.44 | {READINGS['eli']} |" in lines
+    assert f"| ridge | 71.0 ± 0.8 | – | {READINGS['ridge']} |" in lines
+    assert {line.count("|") for line in lines[: 2 + len(READINGS)]} == {5}
+    assert "`eli toy --data digits --seeds 0 1 2`" in text
+    assert "seeds: 0, 1, 2" in text
+    assert "latent dimension: 32" in text
+    assert "task identity is given to every row alike" in text
+
+
+def test_markdown_without_printed_numbers_and_with_odd_commands(build):
+    text = toy_markdown(build(printed={}, command="eli toy `date`"))
+    assert "paper" not in text
+    assert "`` eli toy `date` ``" in text
+
+
+def test_update_section_replaces_only_the_block(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_bytes(b"top\n<!-- begin toy -->\nold\nlines\n<!-- end toy -->\nbottom")
+    update_section(page, "toy", "| a |\n")
+    assert page.read_bytes() == b"top\n<!-- begin toy -->\n| a |\n<!-- end toy -->\nbottom"
+    update_section(page, "toy", "| a |\n")
+    assert page.read_bytes() == b"top\n<!-- begin toy -->\n| a |\n<!-- end toy -->\nbottom"
+
+
+def test_update_section_keeps_windows_line_ends_and_other_blocks(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_bytes(b"<!-- begin a --><!-- end a -->\r\n<!-- begin b -->\r\nstay\r\n<!-- end b -->\r\n")
+    update_section(page, "a", "x\ny")
+    expected = b"<!-- begin a -->\r\nx\r\ny\r\n<!-- end a -->\r\n<!-- begin b -->\r\nstay\r\n<!-- end b -->\r\n"
+    assert page.read_bytes() == expected
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("nothing", "no marker <!-- begin toy -->"),
+        ("<!-- begin toy -->", "no marker <!-- end toy -->"),
+        ("<!-- begin toy -->\n<!-- begin toy -->\n<!-- end toy -->", "2 times the marker <!-- begin toy -->"),
+        ("<!-- begin toy -->\n<!-- end toy -->\n<!-- end toy -->", "2 times the marker <!-- end toy -->"),
+        ("<!-- end toy -->\n<!-- begin toy -->", "comes before"),
+    ],
+)
+def test_update_section_refuses_unclear_markers(tmp_path, content, message):
+    page = tmp_path / "page.md"
+    page.write_text(content)
+    with pytest.raises(ValueError, match=message):
+        update_section(page, "toy", "new")
+    assert page.read_text() == content
