@@ -1,0 +1,61 @@
+"""The command `eli`: finds the command that was asked for, runs it, and turns errors into one clear line."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+
+from rich.console import Console
+
+import eli
+from eli.lab.commands import toy
+from eli.lab.data.errors import DataError
+
+_COMMANDS: dict[str, ModuleType] = {"toy": toy}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Returns:
+        0 if all went well, 1 for an error in the input or the data, 2 for a wrong command line, 130 when interrupted.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    errors = Console(stderr=True, highlight=False)
+    if arguments and not arguments[0].startswith("-") and arguments[0] not in _COMMANDS:
+        near = difflib.get_close_matches(arguments[0], _COMMANDS, n=1, cutoff=0)
+        errors.print(f"eli: there is no command {arguments[0]!r}; did you mean '{near[0]}'? See 'eli --help'.")
+        return 2
+    args = _parser().parse_args(arguments)
+    try:
+        _COMMANDS[args.command].run(args, Console(highlight=False))
+    except KeyboardInterrupt:
+        errors.print("eli: interrupted; what is finished is kept, the same command goes on from there")
+        return 130
+    except (eli.EliError, DataError, OSError, ValueError) as error:
+        errors.print(f"eli: {error}", markup=False, soft_wrap=True)
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="eli", description="Energy-based latent alignment: the bench.")
+    parser.add_argument("--version", action="version", version=f"eli {eli.__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+    for name, module in _COMMANDS.items():
+        command = commands.add_parser(
+            name,
+            help=module.HELP,
+            description=module.HELP,
+            epilog=module.EXAMPLES,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        module.add_options(command)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The commands of `eli`, one module each: its options, and what it does. Imported by `eli.lab.cli`."""

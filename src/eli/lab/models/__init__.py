@@ -1,0 +1,1 @@
+"""Backbones and heads; no training code here. Imported by learners and benchmarks."""
