@@ -1,0 +1,34 @@
+# make demo   set up and run the first experiment (embedded data, no download)
+# make test   set up, then lint, types and tests
+# make bench  speed and memory as ratios against plain autograd (about 15 minutes; leave the machine alone meanwhile)
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+
+.PHONY: demo test bench clean
+
+demo: $(VENV)/.installed
+	$(BIN)/eli toy
+
+test: $(VENV)/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest
+
+bench: $(VENV)/.installed
+	$(BIN)/python benchmarks/align.py
+	$(BIN)/python benchmarks/fit.py
+	$(BIN)/python benchmarks/end_to_end.py
+	$(BIN)/python benchmarks/memory.py
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo 'eli needs Python 3.11 or newer: make PYTHON=python3.12 ...'; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[lab,dev]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) out

@@ -1,0 +1,56 @@
+"""`EnergyAligner.fit` from images: latents once per image, against running both backbones again in each iteration.
+
+    python benchmarks/end_to_end.py [--images N] [--iterations N] [--plain-iterations N]
+
+Two ResNet-32 and random images of CIFAR's size (time does not depend on what is in them). The reference is timed on
+fewer iterations and scaled: each of its iterations costs the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import torch
+from plain import plain_fit
+from torch import Tensor
+
+import eli
+from eli.lab.models.cifar_resnet import CifarResNet
+
+
+def main() -> None:
+    """Print the two times and their ratio."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--images", type=int, default=5000)
+    parser.add_argument("--iterations", type=int, default=1500)
+    parser.add_argument("--plain-iterations", type=int, default=15)
+    args = parser.parse_args()
+    torch.manual_seed(0)
+    previous, current = CifarResNet(32).eval(), CifarResNet(32).eval()
+    images = torch.randn(args.images, 3, 32, 32)
+
+    start = time.perf_counter()
+    aligner = eli.EnergyAligner(iterations=args.iterations).fit(previous, current, images.split(128))
+    ours = time.perf_counter() - start
+
+    def batch() -> tuple[Tensor, Tensor]:
+        x = images[torch.randint(len(images), (128,))]
+        with torch.no_grad():
+            return previous(x), current(x)
+
+    batch()
+    start = time.perf_counter()
+    plain_fit(eli.EnergyModel(64), batch, iterations=args.plain_iterations)
+    plain = (time.perf_counter() - start) / args.plain_iterations * args.iterations
+    learning = aligner.report.seconds if aligner.report else 0.0
+    print("| images | iterations | plain (s) | eli (s) | of it latents | of it learning | faster by |")
+    print("|---:|---:|---:|---:|---:|---:|---:|")
+    print(
+        f"| {args.images} | {args.iterations} | {plain:.0f} | {ours:.1f} | {ours - learning:.1f} | {learning:.1f} | "
+        f"{plain / ours:.0f}x |"
+    )
+
+
+if __name__ == "__main__":
+    main()
