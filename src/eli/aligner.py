@@ -22,13 +22,23 @@ from eli.storage import Storable
 Progress = Callable[[int, int, float], None]
 """Called now and then while an aligner learns, with (iterations done, iterations in all, current loss)."""
 
-# Enough rows for means that are steady to about 1 %, few enough that looking at them costs nothing beside the fit.
-_REPORT_ROWS = 10_000
+# Enough rows for means that are steady to a few per cent, few enough that looking at them costs little beside the fit;
+# a few at a time, so that a fit's memory does not grow with them.
+_REPORT_ROWS, _REPORT_BLOCK = 4096, 256
 
 
 @dataclass(frozen=True)
 class FitReport:
-    """What a fit saw and did; `aligner.report` after `fit` or `fit_latents`. All means are over training pairs."""
+    """What a fit saw and did; `aligner.report` after `fit` or `fit_latents`. All means are over training pairs.
+
+    Example:
+        >>> import torch
+        >>> from eli import MeanShift
+        >>> z = torch.randn(100, 4)
+        >>> report = MeanShift().fit_latents(z, z + 1).report
+        >>> report.rows, report.dim, round(report.drift_before, 2), round(report.drift_after, 2)
+        (100, 4, 2.0, 0.0)
+    """
 
     rows: int
     """Pairs of latents learned from."""
@@ -46,7 +56,7 @@ class FitReport:
     """Mean energy of current latents: higher than `energy_previous` when the fit worked."""
     energy_aligned: float | None = None
     """Mean energy of aligned current latents."""
-    loss: Tensor = field(default_factory=lambda: torch.zeros(0))
+    loss: Tensor = field(default_factory=lambda: torch.zeros(0), compare=False)
     """Training loss of each iteration: mean E(previous) - mean E(sampled)."""
 
 
@@ -54,6 +64,19 @@ class Aligner(Storable):
     """Undoes the drift of latents between a previous and a current model. Base class; see `EnergyAligner`.
 
     State lives in the `state_dict` and moves with `.to()`. Labels never enter: an aligner sees latents only.
+
+    Example:
+        >>> import torch
+        >>> from eli import Aligner, FitReport
+        >>> class Halve(Aligner):                                   # an aligner of one's own: _learn and _move
+        ...     def _learn(self, z_prev, z_cur, progress):
+        ...         return FitReport(rows=len(z_cur), dim=z_cur.shape[1])
+        ...     def _move(self, rows, generator):
+        ...         return rows / 2
+        >>> z = torch.ones(2, 3)
+        >>> Halve().fit_latents(z, 2 * z).align(2 * z, where=torch.tensor([True, False]))
+        tensor([[1., 1., 1.],
+                [2., 2., 2.]])
     """
 
     def __init__(self) -> None:
@@ -101,16 +124,26 @@ class Aligner(Storable):
     def fit_latents(self, z_prev: Tensor, z_cur: Tensor, *, progress: Progress | None = None) -> Self:
         """Learn from latents of the same inputs under the previous and the current model, both `(N, D)`.
 
+        A fit that is broken off leaves this aligner not fitted.
+
         Raises:
             LatentError: If the two do not match row by row, are empty, not floating point, NaN or infinite.
         """
         z_prev, z_cur = check_pairs(z_prev, z_cur)
         start = time.perf_counter()
-        self._build(z_cur.shape[1])
-        self.to(z_cur.device)
-        report = self._learn(z_prev, z_cur, progress)
-        report = replace(report, seconds=time.perf_counter() - start)
-        self.report = self._measure(report, z_prev[:_REPORT_ROWS], z_cur[:_REPORT_ROWS])
+        # What is learned must not depend on the caller's modes: autocast would round it, and parameters that are made
+        # under inference mode could never be changed again.
+        with torch.inference_mode(False), torch.autocast(z_cur.device.type, enabled=False):
+            try:
+                self._build(z_cur.shape[1])
+                self.to(z_cur.device)
+                report = self._learn(z_prev, z_cur, progress)
+                report = replace(report, seconds=time.perf_counter() - start)
+                self.report = replace(report, **self._means(z_prev[:_REPORT_ROWS], z_cur[:_REPORT_ROWS]))
+            except BaseException:
+                self._forget()
+                self.report = None
+                raise
         return self
 
     def align(self, z: Tensor, *, where: Tensor | None = None, generator: torch.Generator | None = None) -> Tensor:
@@ -135,10 +168,11 @@ class Aligner(Storable):
             raise LatentError(f"this aligner takes latents of dimension {dim}, got shape {tuple(z.shape)}")
         check_finite(z, "latents")
         rows = z.detach().reshape(-1, dim)
-        if where is None:
-            moved = self._move(rows, generator)
-        else:
-            moved = self._move_some(rows, check_weights(where, z).reshape(-1), generator)
+        with torch.autocast(z.device.type, enabled=False):
+            if where is None:
+                moved = self._move(rows, generator)
+            else:
+                moved = self._move_some(rows, check_weights(where, z).reshape(-1), generator)
         moved = moved.reshape(z.shape)
         return _PassGradient.apply(z, moved) if z.requires_grad and torch.is_grad_enabled() else moved  # type: ignore[no-untyped-call]
 
@@ -165,10 +199,20 @@ class Aligner(Storable):
         result[chosen] = moved
         return result
 
-    def _measure(self, report: FitReport, z_prev: Tensor, z_cur: Tensor) -> FitReport:
-        aligned = self.align(z_cur)
-        before, after = ((z - z_prev).float().norm(dim=1).mean().item() for z in (z_cur, aligned))
-        return replace(report, drift_before=before, drift_after=after)
+    def _means(self, z_prev: Tensor, z_cur: Tensor) -> dict[str, Any]:
+        """The means of a `FitReport`."""
+        sums: dict[str, float] = {}
+        generator = torch.Generator().manual_seed(self._seed())
+        for start in range(0, len(z_cur), _REPORT_BLOCK):
+            rows = slice(start, start + _REPORT_BLOCK)
+            aligned = self.align(z_cur[rows], generator=generator)
+            for name, values in self._readings(z_prev[rows], z_cur[rows], aligned).items():
+                sums[name] = sums.get(name, 0.0) + values.sum().item()
+        return {name: total / len(z_cur) for name, total in sums.items()}
+
+    def _readings(self, z_prev: Tensor, z_cur: Tensor, aligned: Tensor) -> dict[str, Tensor]:
+        """What a `FitReport` says about each row."""
+        return {"drift_before": (z_cur - z_prev).norm(dim=1), "drift_after": (aligned - z_prev).norm(dim=1)}
 
     def _seed(self) -> int:
         return int(self.config().get("seed", 0))
@@ -179,7 +223,8 @@ class _PassGradient(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, z: Tensor, moved: Tensor) -> Tensor:
-        return moved
+        # A copy: autograd lets nobody (a head that begins with an operation in place) change an input passed through.
+        return moved.clone()
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:

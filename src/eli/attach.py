@@ -24,6 +24,14 @@ class Attachment:
         head: The module it sits on.
         aligner: The aligner; may be exchanged for another one at any time.
         gate: The gate; likewise.
+
+    Example:
+        >>> import torch, eli
+        >>> from torch import nn
+        >>> model, z = nn.Sequential(nn.Linear(20, 8), nn.Linear(8, 4)).eval(), torch.randn(100, 8)
+        >>> attachment = eli.attach(model, "1", eli.MeanShift().fit_latents(z, z + 1))
+        >>> attachment.gate = eli.ByPrediction(known=2)
+        >>> attachment.detach()
     """
 
     def __init__(self, head: nn.Module, aligner: Aligner, gate: Gate, argument: int | str) -> None:
@@ -40,10 +48,13 @@ class Attachment:
         def with_latent(latent: Tensor) -> _Call:
             if isinstance(self._argument, str):
                 return args, {**kwargs, self._argument: latent}
-            return (*args[: self._argument], latent, *args[self._argument + 1 :]), kwargs
+            changed = list(args)
+            changed[self._argument] = latent
+            return tuple(changed), kwargs
 
         def opinion(latent: Tensor) -> Any:
-            call_args, call_kwargs = with_latent(latent)
+            # A copy: a head may begin with an operation in place.
+            call_args, call_kwargs = with_latent(latent.clone())
             # `forward`, not a call: a call would run this hook again.
             return head.forward(*call_args, **call_kwargs)
 

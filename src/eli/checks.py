@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from eli.errors import LatentError
+from eli.errors import LatentError, OptionError
 
 
 def check_finite(z: Tensor, what: str) -> None:
@@ -21,11 +21,7 @@ def check_finite(z: Tensor, what: str) -> None:
 def check_pairs(z_prev: Tensor, z_cur: Tensor) -> tuple[Tensor, Tensor]:
     """Two sets of latents of the same inputs, as detached `(N, D)` float32 (or float64) on one device."""
     for z, name in ((z_prev, "z_prev"), (z_cur, "z_cur")):
-        if z.ndim != 2:
-            raise LatentError(f"{name} must have shape (N, D), got {tuple(z.shape)}")
-        if z.numel() == 0:
-            raise LatentError(f"{name} is empty (shape {tuple(z.shape)}): there is nothing to learn from")
-        check_finite(z, name)
+        check_rows(z, name)
     if z_prev.shape != z_cur.shape:
         raise LatentError(
             f"z_prev {tuple(z_prev.shape)} and z_cur {tuple(z_cur.shape)} must be latents of the same inputs, in order"
@@ -34,9 +30,26 @@ def check_pairs(z_prev: Tensor, z_cur: Tensor) -> tuple[Tensor, Tensor]:
     # Latents extracted under inference mode cannot take part in training: copy those.
     current = z_cur.detach().to(dtype)
     previous = z_prev.detach().to(z_cur.device, dtype)
+    if previous.dtype != z_prev.dtype:
+        check_finite(previous, f"z_prev as {dtype}")
     with torch.inference_mode(False):
         current, previous = (z.clone() if z.is_inference() else z for z in (current, previous))
     return previous, current
+
+
+def check_rows(z: Tensor, what: str) -> None:
+    """Raise if `z` is not a non-empty `(N, D)` of finite numbers."""
+    if z.ndim != 2:
+        raise LatentError(f"{what} must have shape (N, D), got {tuple(z.shape)}")
+    if z.numel() == 0:
+        raise LatentError(f"{what} is empty (shape {tuple(z.shape)}): there is nothing to learn from")
+    check_finite(z, what)
+
+
+def check_seed(seed: int) -> None:
+    """Raise if `seed` is not one that both torch and numpy take."""
+    if not isinstance(seed, int) or not 0 <= seed < 2**63:
+        raise OptionError(f"seed must be a whole number >= 0 (and below 2**63), got {seed!r}")
 
 
 def check_weights(where: Tensor, z: Tensor) -> Tensor:

@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 
 from eli.aligner import Aligner, FitReport, Progress
+from eli.checks import check_seed
 from eli.errors import OptionError
+from eli.langevin import compute_dtype
 
 
 class Identity(Aligner):
@@ -43,7 +45,7 @@ class _Shift(Aligner):
         self.register_buffer("shift", torch.zeros(dim))
 
     def _move(self, rows: Tensor, generator: torch.Generator | None) -> Tensor:
-        return rows + self.shift.to(rows.device, rows.dtype)
+        return (rows + self.shift.to(rows.device, compute_dtype(rows))).to(rows.dtype)
 
 
 class MeanShift(_Shift):
@@ -86,6 +88,7 @@ class RandomShift(_Shift):
         super().__init__()
         if norm is not None and not (math.isfinite(norm) and norm >= 0):
             raise OptionError(f"norm must be a finite number >= 0, or None, got {norm!r}")
+        check_seed(seed)
         self.norm = norm
         self.seed = seed
 
@@ -149,13 +152,20 @@ class Ridge(Aligner):
         # Latents that are all alike carry no slope: any positive number then gives A = 0.
         strength = self.penalty * len(x) * (variance if variance > 0 else 1.0)
         gram = x.t() @ x + strength * torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
-        matrix = torch.cholesky_solve(x.t() @ residual, torch.linalg.cholesky(gram))
-        self.center, self.shift, self.matrix = center, shift, matrix.to(z_cur)
+        factor, failed = torch.linalg.cholesky_ex(gram)
+        if failed:
+            raise OptionError(
+                f"penalty={self.penalty!r} is too small for these latents: they leave slopes undetermined"
+            )
+        matrix = torch.cholesky_solve(x.t() @ residual, factor)
+        # cholesky_solve gives columns in memory, a file gives rows: products with the two would be rounded differently.
+        self.center, self.shift, self.matrix = center, shift, matrix.to(z_cur).contiguous()
         return _report(z_cur)
 
     def _move(self, rows: Tensor, generator: torch.Generator | None) -> Tensor:
-        center, matrix, shift = (t.to(rows.device, rows.dtype) for t in (self.center, self.matrix, self.shift))
-        return rows + (rows - center) @ matrix + shift
+        dtype = compute_dtype(rows)
+        center, matrix, shift = (t.to(rows.device, dtype) for t in (self.center, self.matrix, self.shift))
+        return (rows + (rows - center) @ matrix + shift).to(rows.dtype)
 
 
 def _report(z_cur: Tensor) -> FitReport:

@@ -77,13 +77,10 @@ class EnergyModel(nn.Module):
         """Energy of each latent: `(..., D) -> (...)`."""
         if z.shape[-1:] != (self.dim,):
             raise LatentError(f"this energy model takes latents of dimension {self.dim}, got shape {tuple(z.shape)}")
-        return self.above_first(F.linear(z, *self.linear_maps()[0]))
-
-    def above_first(self, u: Tensor) -> Tensor:
-        """Energy from the output of the first linear layer, before its activation: `(..., H1) -> (...)`."""
-        for weight, bias in self.linear_maps()[1:]:
-            u = F.linear(F.leaky_relu(u, self.slope), weight, bias)
-        return u.squeeze(-1)
+        maps = self.linear_maps()
+        for weight, bias in maps[:-1]:
+            z = F.leaky_relu(F.linear(z, weight, bias), self.slope)
+        return F.linear(z, *maps[-1]).squeeze(-1)
 
     def extra_repr(self) -> str:
         """Shown by `repr`."""

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from eli.aligner import Aligner, FitReport, Progress
+from eli.checks import check_finite, check_seed
 from eli.energy import EnergyModel
 from eli.energy_training import Training, train_energy
-from eli.errors import OptionError
+from eli.errors import LatentError, OptionError
 from eli.langevin import Schedule, descend
 
 
@@ -81,6 +81,8 @@ class EnergyAligner(Aligner):
         seed: int = 0,
     ) -> None:
         super().__init__()
+        if not isinstance(hidden, Iterable):
+            raise OptionError(f"hidden must be the widths of the hidden layers, such as (64, 64) or (), got {hidden!r}")
         self.hidden = tuple(hidden)
         self.iterations = iterations
         self.learning_rate = learning_rate
@@ -101,6 +103,7 @@ class EnergyAligner(Aligner):
     def trajectory(self, z: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         """The walk of each latent to where `align` puts it: (steps + 1, ..., D), from index 0 (unmoved) to -1."""
         self.require_fitted()
+        check_finite(z, "latents")
         return self._descend(z, generator, trajectory=True)
 
     def _build(self, dim: int) -> None:
@@ -120,6 +123,11 @@ class EnergyAligner(Aligner):
         self.energy, loss = train_energy(
             self.energy.to(z_cur.dtype), z_prev, z_cur, training, generator=generator, progress=progress
         )
+        if not loss.isfinite().all():
+            raise LatentError(
+                "the energies became NaN or infinite while learning: the latents are too large (scale them), or "
+                f"learning_rate={self.learning_rate} or step_size={self.step_size} is"
+            )
         return FitReport(rows=len(z_cur), dim=z_cur.shape[1], loss=loss)
 
     def _move(self, rows: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -138,14 +146,15 @@ class EnergyAligner(Aligner):
             trajectory=trajectory,
         )
 
-    def _measure(self, report: FitReport, z_prev: Tensor, z_cur: Tensor) -> FitReport:
+    def _readings(self, z_prev: Tensor, z_cur: Tensor, aligned: Tensor) -> dict[str, Tensor]:
         assert self.energy is not None  # noqa: S101
-        generator = torch.Generator().manual_seed(self.seed)
-        aligned = self.align(z_cur, generator=generator)
         with torch.no_grad():
-            previous, current, moved = (self.energy(z).mean().item() for z in (z_prev, z_cur, aligned))
-        report = replace(report, energy_previous=previous, energy_current=current, energy_aligned=moved)
-        return super()._measure(report, z_prev, z_cur)
+            energies = {
+                "energy_previous": self.energy(z_prev),
+                "energy_current": self.energy(z_cur),
+                "energy_aligned": self.energy(aligned),
+            }
+        return super()._readings(z_prev, z_cur, aligned) | energies
 
     def _check_options(self) -> None:
         Schedule.checked(self.steps, self.step_size, self.noise, self.half_step)
@@ -157,4 +166,6 @@ class EnergyAligner(Aligner):
             raise OptionError(f"learning_rate must be a finite number > 0, got {self.learning_rate!r}")
         if not 0 <= self.ema_decay < 1:
             raise OptionError(f"ema_decay must be in [0, 1), got {self.ema_decay!r}")
-        EnergyModel(1, self.hidden)
+        check_seed(self.seed)
+        # A generator of its own: to check options is no reason to draw from the caller's random numbers.
+        EnergyModel(1, self.hidden, generator=torch.Generator())

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from eli.aligner import Progress
 from eli.energy import EnergyModel
@@ -52,9 +53,14 @@ def train_energy(
     averaged = deepcopy(energy)
     rmsprop = _RMSprop(energy, averaged, training)
     losses = z_cur.new_zeros(training.iterations)
-    with torch.inference_mode(False), torch.no_grad():
-        for step, rows in enumerate(_batches(len(z_cur), training, generator, z_cur.device), start=1):
-            losses[step - 1], gradients = _gradients(energy, z_prev[rows], z_cur[rows], training.schedule, generator)
+    size = min(len(z_cur), training.batch_size)
+    pairs = z_cur.new_empty(2 * size, z_cur.shape[1])
+    # No autograd at all, hence inference mode: its calls are cheaper. The weights stay ordinary tensors.
+    with torch.inference_mode():
+        for step, rows in enumerate(_batches(len(z_cur), size, training.iterations, generator, z_cur.device), start=1):
+            torch.index_select(z_prev, 0, rows, out=pairs[:size])
+            torch.index_select(z_cur, 0, rows, out=pairs[size:])
+            losses[step - 1], gradients = _gradients(energy, pairs, training.schedule, generator)
             rmsprop.step(gradients)
             if progress and (step % _PROGRESS_EVERY == 0 or step == training.iterations):
                 progress(step, training.iterations, float(losses[step - 1]))
@@ -62,27 +68,42 @@ def train_energy(
 
 
 def _gradients(
-    energy: EnergyModel, z_prev: Tensor, z_cur: Tensor, schedule: Schedule, generator: torch.Generator
+    energy: EnergyModel, pairs: Tensor, schedule: Schedule, generator: torch.Generator
 ) -> tuple[Tensor, list[Tensor]]:
-    """Loss of one batch, and its gradient for each parameter.
+    """Loss of one batch, and its gradient for each parameter, in the order of `energy.parameters()`.
 
-    The first layer's gradient is written by hand: the chain already knows that layer's output for the samples, and so
-    each of the large products (with the latent dimension) is done once.
+    Written by hand, since the chain already has what autograd would compute again: the first layer's output for the
+    samples, and their move as a sum of few-dimensional gradients. Only two large products (with the latent dimension)
+    are left: one into the first layer and one for its gradient.
+
+    Args:
+        energy: The model.
+        pairs: Previous latents in the first half of the rows, current ones in the second: (2 B, D).
+        schedule: Of the chains.
+        generator: Of their noise.
     """
-    _, *above = energy.linear_maps()
-    chain = HiddenChain(energy, step=schedule.step, device=z_cur.device, dtype=z_cur.dtype)
-    sampled = torch.empty_like(z_cur)
-    with torch.inference_mode():  # cheaper calls than under no_grad; `cat` then makes an ordinary tensor of it
-        noise = chain.noise(schedule.kick, generator)
-        hidden = [chain.enter(z_prev), chain.walk(z_cur, schedule.steps, noise, sampled.unsqueeze(0))]
-    u = torch.cat(hidden)
-    with torch.enable_grad():
-        energies = energy.above_first(u.requires_grad_())
-        loss = energies[: len(z_prev)].mean() - energies[len(z_prev) :].mean()
-        at_u, *gradients = torch.autograd.grad(loss, [u, *(p for pair in above for p in pair)])
-    at_prev, at_sampled = at_u[: len(z_prev)], at_u[len(z_prev) :]
-    at_weight = torch.addmm(at_prev.t() @ z_prev, at_sampled.t(), sampled)
-    return loss.detach(), [at_weight, at_u.sum(dim=0), *gradients]
+    size = len(pairs) // 2
+    chain = HiddenChain(energy, step=schedule.step, device=pairs.device, dtype=pairs.dtype)
+    noise = chain.noise(schedule.kick, generator)
+    u = chain.enter(pairs)
+    total = chain.walk(u[size:], schedule.steps, noise)
+
+    inputs, above = [u], energy.linear_maps()[1:]
+    active = []
+    for weight, bias in above:
+        active.append(F.leaky_relu(inputs[-1], energy.slope))
+        inputs.append(F.linear(active[-1], weight, bias))
+    loss = inputs[-1][:size].mean() - inputs[-1][size:].mean()
+
+    at = pairs.new_full((2 * size, 1), 1 / size)
+    at[size:].neg_()
+    gradients: list[Tensor] = []
+    for below, value, (weight, _) in zip(inputs[-2::-1], reversed(active), reversed(above), strict=True):
+        gradients = [at.t() @ value, at.sum(dim=0), *gradients]
+        at = torch.ops.aten.leaky_relu_backward(at @ weight, below, energy.slope, False)
+    at_first = at.t() @ pairs
+    chain.add_moves(at_first, at[size:], total, noise)
+    return loss, [at_first, at.sum(dim=0), *gradients]
 
 
 class _RMSprop:
@@ -106,11 +127,12 @@ class _RMSprop:
             average.lerp_(weight, 1 - keep)
 
 
-def _batches(rows: int, training: Training, generator: torch.Generator, device: torch.device) -> Iterator[Tensor]:
+def _batches(
+    rows: int, size: int, iterations: int, generator: torch.Generator, device: torch.device
+) -> Iterator[Tensor]:
     """Row numbers of each iteration: shuffled passes without the incomplete last batch, as the authors' loader."""
-    size = min(rows, training.batch_size)
     left: list[Tensor] = []
-    for _ in range(training.iterations):
+    for _ in range(iterations):
         if not left:
             order = torch.randperm(rows, generator=generator).to(device)
             left = list(order[: rows // size * size].view(-1, size))

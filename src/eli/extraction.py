@@ -5,6 +5,7 @@ Imported by `aligner.py`; `Latents` is public.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -48,7 +49,8 @@ class Latents(nn.Module):
         caught: list[Tensor] = []
 
         def catch(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            caught.append(latent_of(args, kwargs, self.argument))
+            # A copy: a head may begin with an operation in place.
+            caught.append(latent_of(args, kwargs, self.argument).clone())
 
         head = find_module(self.model, self.head_name)
         # prepend: an aligner that is attached to this head must not be seen.
@@ -76,13 +78,14 @@ def extract_pairs(
     """Latents of the same inputs under both models, each `(N, D)`; the arguments are those of `Aligner.fit`."""
     if not isinstance(passes, int) or passes < 1:
         raise OptionError(f"passes must be a whole number >= 1, got {passes!r}")
-    if mixup is not None and not mixup > 0:
-        raise OptionError(f"mixup must be a number > 0, or None, got {mixup!r}")
+    if mixup is not None and not (math.isfinite(mixup) and mixup > 0):
+        raise OptionError(f"mixup must be a finite number > 0, or None, got {mixup!r}")
     where = device if device is not None else _device_of(current)
     take = inputs or _first_entry
     blend = _Mixup(mixup, seed) if mixup is not None else None
     pairs: list[tuple[Tensor, Tensor]] = []
-    with _evaluating(previous, current), torch.inference_mode():
+    # Not inference mode: whatever models or data sets keep of these tensors must still be of use in later training.
+    with _evaluating(previous, current), torch.no_grad():
         for number in range(passes):
             seen = len(pairs)
             for batch in data:
@@ -112,9 +115,11 @@ class _Mixup:
 
 
 def _first_entry(batch: Any) -> Any:
-    if isinstance(batch, Mapping):
-        return next(iter(batch.values()))
-    return batch[0] if isinstance(batch, tuple | list) else batch
+    if not isinstance(batch, Mapping | tuple | list):
+        return batch
+    if not batch:
+        raise LatentError(f"data gave an empty {type(batch).__name__} as a batch: there is no input in it")
+    return next(iter(batch.values())) if isinstance(batch, Mapping) else batch[0]
 
 
 def _rows(z: Any, which: str) -> Tensor:
@@ -130,7 +135,8 @@ def _to_device(x: Any, device: torch.device | str | None) -> Any:
     if isinstance(x, Tensor):
         return x.to(device)
     if isinstance(x, tuple | list):
-        return type(x)(_to_device(part, device) for part in x)
+        parts = [_to_device(part, device) for part in x]
+        return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
     if isinstance(x, Mapping):
         return {key: _to_device(part, device) for key, part in x.items()}
     return x

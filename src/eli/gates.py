@@ -6,6 +6,8 @@ Imported by `attach.py` and by evaluations.
 
 from __future__ import annotations
 
+import math
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
@@ -13,7 +15,7 @@ import torch
 from torch import Tensor
 
 from eli.aligner import Aligner
-from eli.checks import check_finite
+from eli.checks import check_rows
 from eli.errors import LatentError, NotFittedError, OptionError
 from eli.probe import fit_logistic
 from eli.storage import Storable
@@ -23,7 +25,18 @@ Head = Callable[[Tensor], Any]
 
 
 class Gate(Storable):
-    """Base of all gates: `gate(z, head=..., aligner=...)` gives a weight in [0, 1] for each row of z."""
+    """Base of all gates: `gate(z, head=..., aligner=...)` gives a weight in [0, 1] for each row of z.
+
+    Example:
+        >>> import torch
+        >>> from eli import Gate
+        >>> class Long(Gate):                                       # a gate of one's own
+        ...     learns = False
+        ...     def forward(self, z, *, head=None, aligner=None):
+        ...         return z.norm(dim=-1) > 1
+        >>> Long()(torch.tensor([[0.1, 0.2], [3.0, 4.0]]))
+        tensor([False,  True])
+    """
 
     def forward(self, z: Tensor, *, head: Head | None = None, aligner: Aligner | None = None) -> Tensor:
         """Weights of shape `z.shape[:-1]`: a bool mask, or floating point for a soft blend."""
@@ -106,16 +119,21 @@ class ByPrediction(Gate):
         self, known: int | list[int], *, soft: bool = False, logits: Callable[[Any], Tensor] | None = None
     ) -> None:
         super().__init__()
-        old = list(range(known)) if isinstance(known, int) else list(known)
+        try:
+            self.known = known if isinstance(known, int) else [operator.index(one) for one in known]
+        except TypeError:
+            self.known = []
+        old = list(range(self.known)) if isinstance(self.known, int) else self.known
         if not old or min(old) < 0:
             raise OptionError(f"known must be a number of old classes >= 1, or their indices, got {known!r}")
-        self.known = known
         self.soft = soft
         self._old = old
         self._logits = logits or logits_of
 
     def config(self) -> dict[str, Any]:
-        """The options this gate was made with (a function for logits cannot be stored)."""
+        """The options this gate was made with; refuses if a function for logits, which no file can hold, is one."""
+        if self._logits is not logits_of:
+            raise OptionError("a ByPrediction gate with logits=... cannot be saved: make it anew where it is used")
         return {"known": self.known, "soft": self.soft}
 
     def forward(self, z: Tensor, *, head: Head | None = None, aligner: Aligner | None = None) -> Tensor:
@@ -172,13 +190,16 @@ class ByEnergy(Gate):
         self.register_buffer("threshold", torch.zeros(()))
 
     def calibrate(self, aligner: Aligner, z_new: Tensor, z_old: Tensor | None = None) -> Self:
-        """Choose the threshold from latents of new-task data and, where there are some, of old samples."""
+        """Choose the threshold from latents `(N, D)` of new-task data and, where there are some, of old samples."""
+        for z, name in ((z_new, "z_new"), (z_old, "z_old")):
+            if z is not None:
+                check_rows(z, name)
         new = _energies(aligner, z_new)
-        self._build(z_new.shape[-1])
         if z_old is None:
-            threshold = torch.quantile(new.flatten().double(), self.quantile).to(new)
+            threshold = torch.quantile(new.double(), self.quantile).to(new)
         else:
-            threshold = _best_threshold(_energies(aligner, z_old).flatten(), new.flatten())
+            threshold = _best_threshold(_energies(aligner, z_old), new)
+        self._build(z_new.shape[-1])
         self.threshold = threshold
         return self
 
@@ -211,8 +232,8 @@ class ByProbe(Gate):
 
     def __init__(self, *, penalty: float = 1e-2, soft: bool = False) -> None:
         super().__init__()
-        if not penalty > 0:
-            raise OptionError(f"penalty must be a number > 0, got {penalty!r}")
+        if not (math.isfinite(penalty) and penalty > 0):
+            raise OptionError(f"penalty must be a finite number > 0, got {penalty!r}")
         self.penalty = penalty
         self.soft = soft
 
@@ -228,19 +249,22 @@ class ByProbe(Gate):
     def fit(self, z_old: Tensor, z_new: Tensor) -> Self:
         """Learn to tell old from new latents of the current model; both groups weigh the same, whatever their sizes."""
         for z, name in ((z_old, "z_old"), (z_new, "z_new")):
-            if z.ndim != 2 or len(z) == 0:
-                raise LatentError(f"{name} must have shape (N, D) with N >= 1, got {tuple(z.shape)}")
-            check_finite(z, name)
+            check_rows(z, name)
         if z_old.shape[1] != z_new.shape[1]:
             raise LatentError(f"z_old has dimension {z_old.shape[1]}, z_new {z_new.shape[1]}: same model, same layer?")
+        with torch.autocast(z_old.device.type, enabled=False):
+            weight, bias = fit_logistic(z_old.detach(), z_new.detach().to(z_old.device), penalty=self.penalty)
         self._build(z_new.shape[1])
-        self.weight, self.bias = fit_logistic(z_old.detach(), z_new.detach().to(z_old.device), penalty=self.penalty)
+        self.weight, self.bias = weight, bias
         return self
 
     def forward(self, z: Tensor, *, head: Head | None = None, aligner: Aligner | None = None) -> Tensor:
         """Rows on the old side of the probe, or the probability of it."""
-        self.require_fitted()
-        score = z.detach().float() @ self.weight.to(z.device) + self.bias.to(z.device)
+        dim = self.require_fitted()
+        if z.shape[-1:] != (dim,):
+            raise LatentError(f"this ByProbe gate takes latents of dimension {dim}, got shape {tuple(z.shape)}")
+        with torch.autocast(z.device.type, enabled=False):
+            score = z.detach().float() @ self.weight.to(z.device, torch.float32) + self.bias.to(z.device)
         return score.sigmoid() if self.soft else score > 0
 
 
@@ -259,17 +283,21 @@ def _energies(aligner: Aligner, z: Tensor) -> Tensor:
     energy = getattr(aligner, "energy", None)
     if energy is None:
         raise NotFittedError("ByEnergy needs a fitted EnergyAligner; other aligners have no energy")
-    with torch.no_grad():
-        result: Tensor = energy(z.detach().float())
-    return result
+    weight = next(energy.parameters())
+    with torch.no_grad(), torch.autocast(z.device.type, enabled=False):
+        result: Tensor = energy(z.detach().to(weight.device, weight.dtype))
+    return result.to(z.device)
 
 
 def _best_threshold(old: Tensor, new: Tensor) -> Tensor:
-    """The energy that maximises the mean of 'old below it' and 'new above it'."""
-    values = torch.cat([old, new])
-    order = values.argsort()
-    is_old = torch.cat([torch.ones_like(old), torch.zeros_like(new)])[order]
-    gain = (is_old / len(old) - (1 - is_old) / len(new)).cumsum(dim=0)
+    """The energy that maximises the mean of 'old below it' and 'new not below it'."""
+    values, order = torch.cat([old, new]).sort()
+    share = torch.cat([torch.full_like(old, 1 / len(old)), torch.full_like(new, -1 / len(new))]).double()
+    gain = share[order].cumsum(dim=0)
+    # No threshold falls between equal values.
+    gain[:-1][values[1:] == values[:-1]] = -math.inf
     best = int(gain.argmax())
-    above = values[order[min(best + 1, len(values) - 1)]]
-    return (values[order[best]] + above) / 2
+    if best == len(values) - 1:
+        return torch.full_like(values[best], math.inf)
+    middle = (values[best] + values[best + 1]) / 2
+    return middle if middle > values[best] else values[best + 1]

@@ -70,36 +70,49 @@ class HiddenChain:
         with torch.inference_mode():
             noise = self.noise(kick, generator, full=trajectory)
             for rows in (slice(first, first + size) for first in range(0, len(z), size)):
-                self.walk(z[rows].to(self._first.dtype), steps, noise, result[:, rows])
+                self._run_block(z[rows].to(self._first.dtype), steps, noise, result[:, rows])
         return result if trajectory else result[0]
 
-    def walk(self, start: Tensor, steps: int, noise: _Noise | None, out: Tensor) -> Tensor:
-        """The chain of one block of latents.
+    def _run_block(self, start: Tensor, steps: int, noise: _Noise | None, out: Tensor) -> None:
+        """The chain of a block of latents; `out` takes each of its states, or only the last one."""
+
+        def leave(step: int, total: Tensor) -> None:
+            origin = start + noise.moved() if noise else start
+            if out.dtype == origin.dtype:
+                torch.addmm(origin, total, self._exit, alpha=-self._step, out=out[step])
+            else:
+                out[step].copy_(torch.addmm(origin, total, self._exit, alpha=-self._step))
+
+        total = self.walk(self.enter(start), steps, noise, leave if len(out) > 1 else None)
+        leave(-1, total)
+
+    def walk(
+        self, u: Tensor, steps: int, noise: _Noise | None, before: Callable[[int, Tensor], None] | None = None
+    ) -> Tensor:
+        """Move `u`, values of the first hidden layer, by `steps` steps in place.
 
         Args:
-            start: Latents (rows, D).
+            u: Values of the first hidden layer, from `enter`.
             steps: Number of steps.
-            noise: Where its noise comes from, if any.
-            out: Takes each state (steps + 1, rows, D), or only the last one (1, rows, D).
+            noise: From `noise`, if there is to be any.
+            before: Called before each step with its number and the sum of gradients so far.
 
         Returns:
-            The first hidden layer's value at the end.
+            The sum of all gradients, which says how far the latents have moved; see `add_moves`.
         """
-        u = self.enter(start)
         total = torch.zeros_like(u)
         advance = self._stepper(u, total)
         if noise:
             noise.begin(len(u))
         for step in range(steps):
-            if len(out) > 1:
-                self._leave(start + noise.moved() if noise else start, total, out[step])
+            if before:
+                before(step, total)
             advance()
             if noise:
                 noise.kick(u)
         if noise:
             noise.add_unseen(steps)
-        self._leave(start + noise.moved() if noise else start, total, out[-1])
-        return u
+        return total
 
     def noise(self, kick: float, generator: torch.Generator | None, *, full: bool = False) -> _Noise | None:
         """The noise of `walk`, or None for none."""
@@ -109,12 +122,11 @@ class HiddenChain:
         """From latents to the first hidden layer: u = W1 z + b1."""
         return torch.addmm(self._first_bias, z, self._first.t())
 
-    def _leave(self, start: Tensor, total: Tensor, out: Tensor) -> None:
-        """Back to latents: `start` moved by the summed gradients, into `out` (which may be of another dtype)."""
-        if out.dtype == start.dtype:
-            torch.addmm(start, total, self._exit, alpha=-self._step, out=out)
-        else:
-            out.copy_(torch.addmm(start, total, self._exit, alpha=-self._step))
+    def add_moves(self, out: Tensor, left: Tensor, total: Tensor, noise: _Noise | None) -> None:
+        """Add `left^T (z_end - z_start)` to `out`, without ever making the latents at the end of the chain."""
+        out.addmm_(left.t() @ total, self._exit, alpha=-self._step)
+        if noise:
+            out.addmm_(left.t(), noise.moved())
 
     def _stepper(self, u: Tensor, total: Tensor) -> Callable[[], object]:
         """A function that does one step: adds the gradient at `u` to `total`, and moves `u`.
@@ -124,7 +136,7 @@ class HiddenChain:
         """
         slope, descent = self._slope, self._descent
         if not self._widths:
-            return lambda: total.add_(1)
+            return lambda: (total.add_(1), u.add_(descent))
         up, below = [], u
         for weight, bias in self._up:
             active, above = torch.empty_like(below), u.new_empty(len(u), weight.shape[1])

@@ -16,7 +16,9 @@ def fit_logistic(z_old: Tensor, z_new: Tensor, *, penalty: float) -> tuple[Tenso
     whole task. Convex and small (D + 1 unknowns): Newton's method with a halved step where needed, in float64.
     """
     z = torch.cat([z_old, z_new]).double()
-    center, scale = z.mean(dim=0), z.std(dim=0, correction=0).clamp_min(1e-12)
+    center, scale = z.mean(dim=0), z.std(dim=0, correction=0)
+    # A dimension that varies by no more than its own rounding says nothing: an infinite scale gives it no weight.
+    scale = scale.masked_fill(scale <= 1e-9 * center.abs(), torch.inf)
     x = torch.cat([(z - center) / scale, z.new_ones(len(z), 1)], dim=1)
     sign = torch.cat([z.new_ones(len(z_old)), -z.new_ones(len(z_new))])
     share = torch.cat([z.new_full((len(z_old),), 0.5 / len(z_old)), z.new_full((len(z_new),), 0.5 / len(z_new))])
@@ -39,4 +41,4 @@ def fit_logistic(z_old: Tensor, z_new: Tensor, *, penalty: float) -> tuple[Tenso
             step = step / 2
         v = v - step
     weight = v[:-1] / scale
-    return weight.to(z_old.dtype).float(), (v[-1] - (weight * center).sum()).float()
+    return weight.float(), (v[-1] - (weight * center).sum()).float()

@@ -1,13 +1,15 @@
 """Saving and loading of aligners and gates: one safetensors file each, never a pickle.
 
-The file's metadata names the format, its version, the class and the class's options; its tensors are the module's
-`state_dict`. Imported by `aligner.py` and `gates.py`.
+The file's metadata names the format, its version, the class, the class's options and a digest of all of it; its tensors
+are the module's `state_dict`. Imported by `aligner.py` and `gates.py`.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -37,6 +39,10 @@ class Storable(nn.Module):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        there = Storable._classes.get(cls.__name__)
+        # A class may be defined again (a notebook's cell is), but must not take the name that eli's own files use.
+        if there is not None and there.__module__.startswith("eli.") and cls.__module__ != there.__module__:
+            raise TypeError(f"eli has a {cls.__name__} already, and files name classes: choose another name")
         Storable._classes[cls.__name__] = cls
 
     def __init__(self) -> None:
@@ -52,6 +58,11 @@ class Storable(nn.Module):
     def _build(self, dim: int) -> None:
         self.dim = dim
         self.latent_dim = torch.tensor(dim)
+
+    def _forget(self) -> None:
+        """Back to not fitted."""
+        self.dim = None
+        self.latent_dim = torch.zeros_like(self.latent_dim)
 
     @property
     def fitted(self) -> bool:
@@ -70,8 +81,9 @@ class Storable(nn.Module):
         stored = state_dict.get(f"{prefix}latent_dim")
         if stored is not None and int(stored) > 0 and int(stored) != self.dim:
             device = self.latent_dim.device
-            self._build(int(stored))
-            self.to(device)
+            with torch.inference_mode(False):
+                self._build(int(stored))
+                self.to(device, _precision(state_dict, prefix))
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
@@ -84,6 +96,7 @@ class Storable(nn.Module):
             "class": type(self).__name__,
             "config": json.dumps(self.config()),
         }
+        metadata["digest"] = digest(metadata, tensors)
         return write_bytes_atomic(path, safetensors.torch.save(tensors, metadata))
 
     @classmethod
@@ -95,12 +108,15 @@ class Storable(nn.Module):
             FileNotFoundError: If there is no such file.
         """
         metadata, tensors = _read(Path(path))
-        made = cls._make(Path(path), metadata)
-        try:
-            made.load_state_dict(tensors)
-        except (EliError, RuntimeError, ValueError, TypeError) as error:
-            raise FileFormatError(f"{path}: its tensors do not fit a {type(made).__name__}: {error}") from error
-        return made.to(device).eval()
+        with torch.inference_mode(False):
+            made = cls._make(Path(path), metadata)
+            try:
+                made.load_state_dict(tensors)
+            except (EliError, RuntimeError, ValueError, TypeError, ArithmeticError) as error:
+                raise FileFormatError(f"{path}: its tensors do not fit a {type(made).__name__}: {error}") from error
+            if not made.fitted:
+                raise FileFormatError(f"{path}: the {type(made).__name__} in it is not fitted")
+            return made.to(device).eval()
 
     @classmethod
     def _make(cls, path: Path, metadata: Mapping[str, str]) -> Self:
@@ -114,7 +130,7 @@ class Storable(nn.Module):
             raise FileFormatError(f"{path} holds a {name}, not a {cls.__name__}: use {name}.load")
         try:
             return found(**json.loads(metadata["config"]))
-        except (EliError, KeyError, TypeError, ValueError) as error:
+        except (EliError, KeyError, TypeError, ValueError, ArithmeticError, RuntimeError) as error:
             raise FileFormatError(f"{path}: cannot make a {name} from its stored options: {error}") from error
 
 
@@ -130,6 +146,23 @@ def _read(path: Path) -> tuple[Mapping[str, str], dict[str, Tensor]]:
     if metadata.get("format") != FORMAT:
         raise FileFormatError(f"{path} is a safetensors file, but was not written by eli's save()")
     version = metadata.get("version", "")
-    if not version.isdecimal() or int(version) > VERSION:
+    if not re.fullmatch("[0-9]{1,9}", version) or int(version) > VERSION:
         raise FileFormatError(f"{path} has format version {version!r}; this eli reads up to {VERSION}: upgrade eli")
+    if metadata.get("digest") != digest(metadata, tensors):
+        raise FileFormatError(f"{path} is damaged: its content does not match its digest")
     return metadata, tensors
+
+
+def digest(metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 of a file's metadata (without the digest itself) and tensors: a flipped bit must not pass as a weight."""
+    seen = hashlib.sha256(json.dumps({k: v for k, v in metadata.items() if k != "digest"}, sort_keys=True).encode())
+    for name, tensor in sorted(tensors.items()):
+        seen.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        seen.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return seen.hexdigest()
+
+
+def _precision(state_dict: Mapping[str, Any], prefix: str) -> torch.dtype | None:
+    """The floating-point type that a stored state has: float64 weights must not come back as float32."""
+    found = {t.dtype for key, t in state_dict.items() if key.startswith(prefix) and t.is_floating_point()}
+    return found.pop() if len(found) == 1 else None

@@ -1,0 +1,71 @@
+"""What the tests of the core share: small problems of drift, and models with a head."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import settings
+from torch import nn
+
+import eli
+
+# The same examples on every run: a failure on somebody else's machine can be repeated on one's own.
+settings.register_profile("eli", deadline=None, max_examples=50, derandomize=True)
+settings.load_profile("eli")
+# Tensors here are tiny: more threads only get in each other's way.
+torch.set_num_threads(1)
+
+DIM = 6
+
+
+@pytest.fixture
+def pairs():
+    """Previous and current latents of 200 inputs: the drift is a rotation by a quarter of a turn and a shift."""
+    generator = torch.Generator().manual_seed(7)
+    z_prev = torch.randn(200, DIM, generator=generator)
+    turn = torch.eye(DIM)
+    turn[:2, :2] = torch.tensor([[0.0, -1.0], [1.0, 0.0]])
+    return z_prev, z_prev @ turn.t() + 2.0
+
+
+class Net(nn.Module):
+    """A body with batch normalisation and dropout, and a head called `fc`."""
+
+    def __init__(self, inputs: int = 5, dim: int = DIM, classes: int = 4) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(inputs, dim), nn.BatchNorm1d(dim), nn.Tanh(), nn.Dropout(0.5))
+        self.fc = nn.Linear(dim, classes)
+
+    def forward(self, x):
+        return self.fc(self.body(x))
+
+
+@pytest.fixture
+def net():
+    torch.manual_seed(3)
+    return Net().eval()
+
+
+@pytest.fixture
+def shift(pairs):
+    """A fitted aligner that certainly moves every latent."""
+    return eli.MeanShift().fit_latents(*pairs)
+
+
+@pytest.fixture
+def short_energy(pairs):
+    """A fitted energy aligner, after few iterations."""
+    return eli.EnergyAligner(hidden=(8, 8), iterations=20, learning_rate=1e-2, steps=5).fit_latents(*pairs)
+
+
+@pytest.fixture
+def untouched_random_state():
+    """Fails the test if it draws from the global random numbers of torch or numpy."""
+    import numpy as np
+
+    torch.manual_seed(11)
+    np.random.seed(11)  # noqa: NPY002
+    before = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
+    yield
+    assert torch.equal(before[0], torch.get_rng_state())
+    assert (before[1] == np.random.get_state()[1]).all()  # noqa: NPY002

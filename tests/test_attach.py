@@ -1,0 +1,363 @@
+"""Aligners in front of heads: evaluation mode only, no trace in the model, at home in copies, replicas and pickles."""
+
+from __future__ import annotations
+
+import copy
+import io
+
+import pytest
+import torch
+from torch import nn
+
+import eli
+from eli import AttachError, Attachment, ByMask, ByPrediction, ByProbe, Latents, NotFittedError
+
+
+@pytest.fixture
+def x():
+    return torch.randn(9, 5, generator=torch.Generator().manual_seed(1))
+
+
+def expected_output(net, aligner, x, where=None):
+    with torch.no_grad():
+        return net.fc.forward(aligner.align(net.body(x), where=where))
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+def test_the_head_reads_aligned_latents_until_detached(net, shift, x, by_name):
+    plain = net(x)
+    attachment = eli.attach(net, "fc" if by_name else net.fc, shift)
+    assert isinstance(attachment, Attachment)
+    assert torch.equal(net(x), expected_output(net, shift, x))
+    assert not torch.allclose(net(x), plain)
+    attachment.detach()
+    assert torch.equal(net(x), plain)
+
+
+def test_energy_aligners_work_the_same(net, short_energy, x):
+    with eli.attach(net, "fc", short_energy):
+        assert torch.equal(net(x), expected_output(net, short_energy, x))
+
+
+def test_training_mode_is_untouched(net, shift, x):
+    net.train()
+    net.body[3].eval()
+    torch.manual_seed(0)
+    plain = net(x)
+    with eli.attach(net, "fc", shift):
+        assert torch.equal(net(x), plain)
+        net.eval()
+        assert not torch.allclose(net(x), plain)
+
+
+def test_nothing_is_added_to_the_model(net, short_energy):
+    state, parts, parameters = list(net.state_dict()), list(net.modules()), len(list(net.parameters()))
+    with eli.attach(net, "fc", short_energy, gate=ByPrediction(2)):
+        assert list(net.state_dict()) == state
+        assert list(net.modules()) == parts
+        assert len(list(net.parameters())) == parameters
+        net.load_state_dict(net.state_dict())
+    assert not net.fc._forward_pre_hooks
+    assert not net.fc._forward_pre_hooks_with_kwargs
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_modes_that_keep_no_gradients(net, short_energy, x, mode):
+    with eli.attach(net, "fc", short_energy, gate=ByPrediction(2)):
+        expected = net(x)
+        with mode():
+            assert torch.equal(net(x), expected)
+
+
+def test_autocast(net, short_energy, x):
+    with eli.attach(net, "fc", short_energy), torch.autocast("cpu", torch.bfloat16):
+        result = net(x)
+    assert result.dtype == torch.bfloat16
+    torch.testing.assert_close(result.float(), expected_output(net, short_energy, x), rtol=0.1, atol=0.1)
+
+
+def test_gradients_reach_the_input(net, shift, x):
+    x.requires_grad_()
+    with eli.attach(net, "fc", shift):
+        net(x).sum().backward()
+    aligned = x.grad.clone()
+    x.grad = None
+    net(x).sum().backward()
+    torch.testing.assert_close(aligned, x.grad)
+
+
+class Output(nn.Module):
+    def __init__(self, wrap):
+        super().__init__()
+        self.inner = nn.Linear(6, 4)
+        self.wrap = wrap
+
+    def forward(self, z):
+        return self.wrap(self.inner(z))
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [lambda y: {"extra": y.sum(), "logits": y}, lambda y: {"scores": y}, lambda y: (y, y.sum()), lambda y: [y]],
+    ids=["logits", "single", "tuple", "list"],
+)
+def test_heads_may_return_anything(net, shift, x, wrap):
+    net.fc = Output(wrap).eval()
+    with eli.attach(net, "fc", shift, gate=ByPrediction(2)):
+        result = net(x)
+    plain = net.fc.inner(net.body(x))
+    where = plain.argmax(dim=1) < 2
+    expected = net.fc(shift.align(net.body(x), where=where))
+    assert type(result) is type(expected)
+    first = lambda out: out.get("logits", next(iter(out.values()))) if isinstance(out, dict) else out[0]  # noqa: E731
+    assert torch.equal(first(result), first(expected))
+
+
+class Caller(nn.Module):
+    def __init__(self, call):
+        super().__init__()
+        self.head = nn.Bilinear(6, 6, 2)
+        self.call = call
+
+    def forward(self, z):
+        return self.call(self.head, z)
+
+
+@pytest.mark.parametrize(
+    ("argument", "call"),
+    [
+        (0, lambda head, z: head(z, torch.ones_like(z))),
+        (-2, lambda head, z: head(z, torch.ones_like(z))),
+        ("input1", lambda head, z: head(input1=z, input2=torch.ones_like(z))),
+    ],
+)
+def test_the_latent_may_be_any_argument(shift, argument, call):
+    model, z = Caller(call).eval(), torch.randn(3, 6)
+    expected = model.head(shift.align(z), torch.ones_like(z))
+    with eli.attach(model, "head", shift, argument=argument):
+        assert torch.equal(model(z), expected)
+
+
+@pytest.mark.parametrize("argument", [1, -1])
+def test_other_arguments_stay_as_they_are(shift, argument):
+    model, z = Caller(lambda head, z: head(torch.ones_like(z), z)).eval(), torch.randn(3, 6)
+    with eli.attach(model, "head", shift, argument=argument):
+        assert torch.equal(model(z), model.head.forward(torch.ones_like(z), shift.align(z)))
+
+
+def test_a_latent_that_is_not_where_it_should_be_is_an_error_at_the_call(shift):
+    model = Caller(lambda head, z: head(input1=z, input2=z)).eval()
+    with eli.attach(model, "head", shift), pytest.raises(AttachError, match="input1"):
+        model(torch.zeros(1, 6))
+
+
+def test_latents_of_any_shape(shift):
+    model, z = nn.Sequential(nn.Identity(), nn.Linear(6, 2)).eval(), torch.randn(2, 7, 6)
+    with eli.attach(model, "1", shift):
+        assert torch.equal(model(z), model[1].forward(shift.align(z)))
+        assert model(z[:0]).shape == (0, 7, 2)
+
+
+# --- copies, pickles, replicas ---------------------------------------------------------------------------
+
+
+def test_a_deep_copy_aligns_too_and_is_independent(net, shift, x):
+    attachment = eli.attach(net, "fc", shift)
+    aligned = net(x)
+    copied = copy.deepcopy(net)
+    assert torch.equal(copied(x), aligned)
+    assert eli.detach(copied) == 1
+    assert not torch.allclose(copied(x), aligned)
+    assert torch.equal(net(x), aligned)
+    other = copy.deepcopy(net)
+    attachment.detach()
+    assert not torch.allclose(net(x), aligned)
+    assert torch.equal(other(x), aligned)
+    shift.shift.zero_()
+    assert torch.equal(other(x), aligned)
+
+
+def test_a_pickled_model_aligns_and_can_be_detached(net, short_energy, x):
+    eli.attach(net, "fc", short_energy, gate=ByPrediction(2))
+    file = io.BytesIO()
+    torch.save(net, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=False)
+    assert torch.equal(loaded(x), net(x))
+    assert eli.detach(loaded) == 1
+    assert eli.detach(net) == 1
+    assert torch.equal(loaded(x), net(x))
+
+
+def test_replicas_align_with_their_own_weights(net, shift, x):
+    eli.attach(net, "fc", shift, gate=ByPrediction(2))
+    expected = net(x)
+    replica = net._replicate_for_data_parallel()
+    replica.body = net.body
+    replica.fc = net.fc._replicate_for_data_parallel()
+    replica.fc.weight, replica.fc.bias = net.fc.weight * 1, net.fc.bias * 1
+    assert torch.equal(replica(x), expected)
+    replica.fc.bias = net.fc.bias + 1
+    assert torch.equal(net(x), expected)
+
+
+def test_data_parallel_aligns(net, shift, x):
+    eli.attach(net, "fc", shift)
+    assert torch.equal(nn.DataParallel(net)(x), net(x))
+
+
+def test_attaching_through_a_wrapper(net, shift, x):
+    wrapped = nn.DataParallel(net)
+    with eli.attach(wrapped, "module.fc", shift):
+        assert torch.equal(wrapped(x), expected_output(net, shift, x))
+
+
+# --- attaching and detaching -----------------------------------------------------------------------------
+
+
+def test_the_context_manager_detaches_also_after_an_error(net, shift):
+    attachment = eli.attach(net, "fc", shift)
+    with pytest.raises(ZeroDivisionError), attachment as entered:
+        _ = 1 / (entered is not attachment)
+    assert not net.fc._forward_pre_hooks
+
+
+def test_detaching_twice_does_nothing_more(net, shift, x):
+    attachment = eli.attach(net, "fc", shift)
+    attachment.detach()
+    second = eli.attach(net, "fc", shift)
+    attachment.detach()
+    assert torch.equal(net(x), expected_output(net, shift, x))
+    second.detach()
+
+
+def test_two_aligners_on_one_head_are_refused_unless_one_replaces_the_other(net, shift, short_energy, x):
+    eli.attach(net, "fc", shift)
+    with pytest.raises(AttachError, match="replace=True"):
+        eli.attach(net, "fc", short_energy)
+    assert torch.equal(net(x), expected_output(net, shift, x))
+    eli.attach(net, "fc", short_energy, replace=True)
+    assert torch.equal(net(x), expected_output(net, short_energy, x))
+    assert eli.detach(net) == 1
+
+
+def test_a_refused_replacement_leaves_the_old_one(net, shift):
+    eli.attach(net, "fc", shift)
+    with pytest.raises(NotFittedError):
+        eli.attach(net, "fc", eli.MeanShift(), replace=True)
+    assert eli.detach(net) == 1
+
+
+def test_detach_finds_all_and_leaves_hooks_of_others(net, shift):
+    net.other = nn.Linear(6, 2)
+    calls = []
+    net.fc.register_forward_pre_hook(lambda module, args: calls.append(1))
+    eli.attach(net, "fc", shift)
+    eli.attach(net, "other", shift)
+    assert eli.detach(net) == 2
+    assert eli.detach(net) == 0
+    net(torch.zeros(1, 5))
+    assert calls == [1]
+
+
+def test_what_is_not_fitted_is_refused(net, shift):
+    with pytest.raises(NotFittedError, match="EnergyAligner"):
+        eli.attach(net, "fc", eli.EnergyAligner())
+    for gate in (ByProbe(), eli.ByEnergy()):
+        with pytest.raises(NotFittedError, match=type(gate).__name__):
+            eli.attach(net, "fc", shift, gate=gate)
+    assert not net.fc._forward_pre_hooks
+
+
+def test_heads_that_are_not_there_are_refused(net, shift):
+    with pytest.raises(AttachError, match="'fc'"):
+        eli.attach(net, "fcc", shift)
+    with pytest.raises(AttachError, match="not a part"):
+        eli.attach(net, nn.Linear(6, 4), shift)
+
+
+def test_aligner_and_gate_may_be_exchanged(net, shift, x):
+    other = eli.Identity().fit_latents(torch.zeros(1, 6), torch.zeros(1, 6))
+    plain = net(x)
+    with eli.attach(net, "fc", shift) as attachment:
+        attachment.aligner = other
+        assert torch.equal(net(x), plain)
+        attachment.aligner, attachment.gate = shift, ByMask(torch.zeros(9, dtype=torch.bool))
+        assert torch.equal(net(x), plain)
+
+
+# --- gates in attachments --------------------------------------------------------------------------------
+
+
+class Counting(nn.Linear):
+    def forward(self, z):
+        self.seen = [*getattr(self, "seen", []), z.detach().clone()]
+        return super().forward(z)
+
+
+def test_a_prediction_gate_asks_the_head_once_about_unaligned_latents(net, shift, x):
+    net.fc = Counting(6, 4).eval()
+    hooks = []
+    net.fc.register_forward_pre_hook(lambda module, args: hooks.append(1))
+    latents = net.body(x)
+    with eli.attach(net, "fc", shift, gate=ByPrediction(2)):
+        net(x)
+    asked, read = net.fc.seen
+    assert torch.equal(asked, latents)
+    where = nn.functional.linear(latents, net.fc.weight, net.fc.bias).argmax(dim=1) < 2
+    assert torch.equal(read, shift.align(latents, where=where))
+    assert hooks == [1]
+
+
+def test_a_head_that_works_in_place_does_not_spoil_the_latents(net, pairs, x):
+    shift = eli.MeanShift().fit_latents(pairs[1], pairs[0])  # by about +2: nothing that the head could cut off
+    net.fc = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(6, 4)).eval()
+    latents = net.body(x).detach()
+    where = net.fc(latents.clone()).argmax(dim=1) < 2
+    assert 0 < where.sum() < 9
+    expected = net.fc(shift.align(latents, where=where))
+    with eli.attach(net, "fc", shift, gate=ByPrediction(2)):
+        assert torch.equal(net(x), expected)
+        with torch.no_grad():
+            assert torch.equal(net(x), expected)
+
+
+@pytest.mark.parametrize("kind", ["mask", "soft prediction", "probe", "soft probe", "energy"])
+def test_every_gate_decides_over_what_the_head_reads(net, short_energy, x, kind):
+    latents = net.body(x)
+    gates = {
+        "mask": lambda: ByMask(torch.arange(9) % 2 == 0),
+        "soft prediction": lambda: ByPrediction(2, soft=True),
+        "probe": lambda: ByProbe().fit(latents[:4], latents[4:]),
+        "soft probe": lambda: ByProbe(soft=True).fit(latents[:4], latents[4:]),
+        "energy": lambda: eli.ByEnergy(quantile=0.5).calibrate(short_energy, latents),
+    }
+    gate = gates[kind]()
+    where = gate(latents, head=net.fc, aligner=short_energy)
+    assert where.float().std() > 0
+    with eli.attach(net, "fc", short_energy, gate=gate):
+        assert torch.equal(net(x), expected_output(net, short_energy, x, where=where))
+
+
+def test_a_gate_sees_latents_head_and_aligner_and_nothing_else(net, shift, x):
+    seen = []
+
+    class Nosy(eli.Gate):
+        learns = False
+
+        def forward(self, *args, **kwargs):
+            seen.append((args, kwargs))
+            return torch.ones(len(args[0]), dtype=torch.bool)
+
+    with eli.attach(net, "fc", shift, gate=Nosy()):
+        net(x.requires_grad_())
+    (((z,), kwargs),) = seen
+    assert torch.equal(z, net.body(x))
+    assert not z.requires_grad
+    assert set(kwargs) == {"head", "aligner"}
+    assert kwargs["aligner"] is shift
+
+
+def test_latents_read_off_an_attached_model_are_the_unaligned_ones_even_with_a_prediction_gate(net, shift, x):
+    with eli.attach(net, "fc", shift, gate=ByPrediction(2)):
+        assert torch.equal(Latents(net, "fc")(x), net.body(x))

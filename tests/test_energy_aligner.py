@@ -1,0 +1,186 @@
+"""ELI itself: it undoes drift, energies fall, seeds decide everything, options are checked."""
+
+from __future__ import annotations
+
+import inspect
+import math
+
+import pytest
+import torch
+
+import eli
+from eli import EnergyAligner, LatentError, OptionError, descend
+
+
+def test_defaults_are_the_papers_and_all_options_are_keywords():
+    parameters = dict(inspect.signature(EnergyAligner).parameters)
+    assert {name: p.default for name, p in parameters.items()} == {
+        "hidden": (64, 64),
+        "iterations": 1500,
+        "learning_rate": 1e-4,
+        "batch_size": 128,
+        "steps": 30,
+        "step_size": 0.1,
+        "noise": 0.0,
+        "half_step": False,
+        "ema_decay": 0.89,
+        "seed": 0,
+    }
+    assert {p.kind for p in parameters.values()} == {inspect.Parameter.KEYWORD_ONLY}
+
+
+@pytest.mark.parametrize("hidden", [(), (16,), (32, 32)])
+def test_undoes_part_of_a_simple_drift_and_energy_has_the_right_sign(pairs, hidden):
+    z_prev, z_cur = pairs
+    aligner = EnergyAligner(hidden=hidden, iterations=300, learning_rate=1e-3).fit_latents(z_prev, z_cur)
+    report = aligner.report
+    assert report.energy_previous < report.energy_current
+    assert report.energy_aligned < report.energy_current
+    with torch.no_grad():
+        walk = aligner.energy(aligner.trajectory(z_cur)).mean(dim=1)
+        assert aligner.energy(z_prev).mean().item() == pytest.approx(report.energy_previous, rel=1e-5)
+    assert (walk.diff() < 0).all()
+    assert report.drift_after < 0.8 * report.drift_before
+
+
+def test_the_report_says_what_happened(pairs):
+    z_prev, z_cur = pairs
+    aligner = EnergyAligner(hidden=(8,), iterations=30, learning_rate=1e-2).fit_latents(z_prev, z_cur)
+    report = aligner.report
+    assert (report.rows, report.dim, len(report.loss)) == (200, 6, 30)
+    assert report.seconds > 0
+    assert report.drift_before == pytest.approx((z_cur - z_prev).norm(dim=1).mean().item(), rel=1e-5)
+    assert report.drift_after == pytest.approx((aligner.align(z_cur) - z_prev).norm(dim=1).mean().item(), rel=1e-5)
+    with torch.no_grad():
+        aligned = aligner.energy(aligner.align(z_cur)).mean().item()
+    assert report.energy_aligned == pytest.approx(aligned, rel=1e-5)
+    assert report == report
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"steps": 5}, {"step_size": 0.3}, {"half_step": True}, {"noise": 0.5}, {"noise": 0.5, "half_step": True}],
+    ids=str,
+)
+def test_align_descends_the_averaged_energy_with_its_own_options(pairs, options):
+    aligner = EnergyAligner(hidden=(4,), iterations=3, **options).fit_latents(*pairs)
+    aligned = aligner.align(pairs[1], generator=torch.Generator().manual_seed(1))
+    expected = descend(aligner.energy, pairs[1], generator=torch.Generator().manual_seed(1), **options)
+    assert torch.equal(aligned, expected)
+
+
+def test_a_trajectory_ends_where_align_does(pairs, short_energy):
+    _, z_cur = pairs
+    walk = short_energy.trajectory(z_cur)
+    assert walk.shape == (6, 200, 6)
+    assert torch.equal(walk[0], z_cur)
+    torch.testing.assert_close(walk[-1], short_energy.align(z_cur))
+
+
+def test_a_trajectory_needs_a_fit_and_finite_latents(short_energy):
+    with pytest.raises(eli.NotFittedError):
+        EnergyAligner().trajectory(torch.zeros(1, 6))
+    with pytest.raises(LatentError):
+        short_energy.trajectory(torch.full((1, 6), math.nan))
+    with pytest.raises(LatentError):
+        short_energy.trajectory(torch.zeros(1, 5))
+
+
+@pytest.mark.parametrize("noise", [0.0, 1.0])
+def test_seeds_decide_everything_and_the_global_random_state_is_untouched(pairs, noise, untouched_random_state):
+    def fit(seed):
+        return EnergyAligner(hidden=(8,), iterations=5, steps=3, noise=noise, seed=seed).fit_latents(*pairs)
+
+    one, same, other = fit(1), fit(1), fit(2)
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), same.parameters(), strict=True))
+    assert not any(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+    assert one.report.drift_after == same.report.drift_after
+    draws = [one.align(pairs[1], generator=torch.Generator().manual_seed(4)) for _ in range(2)]
+    assert torch.equal(*draws)
+    one.trajectory(pairs[1], generator=torch.Generator())
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"hidden": 64},
+        {"hidden": (0,)},
+        {"hidden": (8, -1)},
+        {"hidden": (8.0,)},
+        {"hidden": "64"},
+        {"iterations": 0},
+        {"iterations": 1.5},
+        {"learning_rate": 0.0},
+        {"learning_rate": -1e-4},
+        {"learning_rate": math.nan},
+        {"learning_rate": math.inf},
+        {"batch_size": 0},
+        {"batch_size": 12.5},
+        {"steps": -1},
+        {"steps": 2.5},
+        {"step_size": 0.0},
+        {"step_size": -1.0},
+        {"step_size": math.inf},
+        {"noise": -0.1},
+        {"noise": math.nan},
+        {"ema_decay": -0.1},
+        {"ema_decay": 1.0},
+        {"ema_decay": math.nan},
+        {"seed": -1},
+        {"seed": 1.0},
+        {"seed": 2**63},
+        {"seed": None},
+    ],
+    ids=str,
+)
+def test_refuses_options_out_of_range_by_name(option):
+    with pytest.raises(OptionError, match=next(iter(option))):
+        EnergyAligner(**option)
+
+
+def test_config_makes_an_equal_one():
+    options = {"hidden": (3, 4), "iterations": 7, "noise": 0.5, "half_step": True, "seed": 9}
+    aligner = EnergyAligner(**options)
+    assert EnergyAligner(**aligner.config()).config() == aligner.config()
+    assert options.items() <= (aligner.config() | {"hidden": (3, 4)}).items()
+
+
+def test_making_one_draws_no_random_numbers(untouched_random_state):
+    EnergyAligner()
+
+
+@pytest.mark.parametrize("scale", [1e30, 1e38])
+def test_latents_beyond_the_range_of_the_arithmetic_are_an_error_not_nan(scale):
+    z = torch.randn(20, 4) * scale
+    z = z.clamp(-3e38, 3e38)
+    aligner = EnergyAligner(hidden=(8, 8), iterations=5)
+    try:
+        aligner.fit_latents(-z, z)
+    except LatentError as error:
+        assert "too large" in str(error)  # noqa: PT017
+        assert not aligner.fitted
+    else:
+        assert all(p.isfinite().all() for p in aligner.parameters())
+
+
+def test_a_learning_rate_that_diverges_is_an_error():
+    z = torch.randn(20, 4)
+    with pytest.raises(LatentError, match="learning_rate"):
+        EnergyAligner(hidden=(8, 8), iterations=20, learning_rate=1e25).fit_latents(z - 1, z)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_weights_of_another_precision_still_align(pairs, short_energy, dtype):
+    _, z_cur = pairs
+    expected = short_energy.align(z_cur)
+    converted = short_energy.to(dtype)
+    assert converted.align(z_cur).dtype == torch.float32
+    # Rounded weights bend at slightly other places, which matters to single latents but not on average.
+    assert (converted.align(z_cur) - expected).abs().mean() < 0.02
+
+
+def test_learns_in_double_precision_from_double_precision(pairs):
+    z_prev, z_cur = (z.double() for z in pairs)
+    aligner = EnergyAligner(hidden=(4,), iterations=3).fit_latents(z_prev, z_cur)
+    assert {p.dtype for p in aligner.parameters()} == {torch.float64}
+    assert aligner.align(z_cur.float()).dtype == torch.float32

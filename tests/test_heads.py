@@ -1,0 +1,49 @@
+"""Finding heads and latents."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from eli import AttachError
+from eli.heads import find_module, latent_of
+
+
+@pytest.fixture
+def model():
+    heads = nn.ModuleDict({"final": nn.Linear(2, 3)})
+    return nn.ModuleDict({"heads": heads, "body": nn.Sequential(*(nn.Linear(2, 2) for _ in range(4)))})
+
+
+@pytest.mark.parametrize("name", ["body", "body.0", "heads.final", ""])
+def test_finds_parts_by_their_dotted_name(model, name):
+    assert find_module(model, name) is model.get_submodule(name)
+
+
+def test_a_wrong_name_suggests_the_nearest(model):
+    with pytest.raises(AttachError, match=r"no module 'head.final'.*'heads.final'"):
+        find_module(model, "head.final")
+
+
+def test_a_name_like_none_there_is_still_gets_suggestions(model):
+    with pytest.raises(AttachError, match=r"'body.3'"):
+        find_module(model, "zzzzzz")
+
+
+def test_the_latent_is_found_by_position_or_keyword():
+    z = torch.zeros(1)
+    assert latent_of((1, z), {}, 1) is z
+    assert latent_of((1, z), {}, -1) is z
+    assert latent_of((), {"x": z}, "x") is z
+
+
+@pytest.mark.parametrize(("args", "kwargs", "argument"), [((), {"x": torch.zeros(1)}, 0), ((torch.zeros(1),), {}, "x")])
+def test_an_argument_that_is_not_there_is_an_error_that_says_what_is(args, kwargs, argument):
+    with pytest.raises(AttachError, match=f"without argument {argument!r}.*{len(args)} positional"):
+        latent_of(args, kwargs, argument)
+
+
+def test_an_argument_that_is_no_tensor_is_an_error():
+    with pytest.raises(AttachError, match="is a list, not a tensor"):
+        latent_of(([1],), {}, 0)
