@@ -2,8 +2,8 @@
 
     python benchmarks/align.py [--rounds N]
 
-The floor is the time of the matrix products alone that any exact chain needs: three of B x 64 x 64 in each of the 30
-steps, and one into and one out of the hidden layer (B x D x 64).
+The floor is the time of the matrix products alone: three of B x 64 x 64 in each of the 30 steps, and one into and one
+out of the hidden layer (B x D x 64). "Over step products" leaves these last two out of the floor.
 """
 
 from __future__ import annotations

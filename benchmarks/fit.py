@@ -2,8 +2,8 @@
 
     python benchmarks/fit.py [--iterations N] [--rounds N]
 
-Both run the same iterations from the same seed; afterwards their energies are compared (in float64, where rounding
-cannot put a unit on the other side of its kink, they must agree to 1e-8).
+Both run the same iterations from the same seed. In a run of 200 iterations their energies are compared: in float64,
+where rounding all but never puts a unit on the other side of its kink, they must agree to 1e-6 of their spread.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ def latents(dim: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 
 def fit_plain(z_prev: Tensor, z_cur: Tensor, iterations: int) -> torch.nn.Module:
     """The reference, with the weights and batches that `EnergyAligner(seed=0)` draws."""
-    energy = eli.EnergyModel(z_cur.shape[1], generator=torch.Generator().manual_seed(0)).to(z_cur.dtype)
-    rows = shuffled_rows(ROWS, BATCH, torch.Generator().manual_seed(0))
+    generator = torch.Generator().manual_seed(0)
+    energy = eli.EnergyModel(z_cur.shape[1], generator=generator).to(z_cur.dtype)
+    rows = shuffled_rows(ROWS, BATCH, generator)
 
     def batch() -> tuple[Tensor, Tensor]:
         chosen = next(rows)
@@ -77,6 +78,8 @@ def main() -> None:
             exact, single = (
                 difference(dim, kind, min(args.iterations, 200)) for kind in (torch.float64, torch.float32)
             )
+            if exact > 1e-6:
+                raise SystemExit(f"the energies differ by {exact:.0e} of their spread: not the same training")
             print(
                 f"| {threads} | {dim} | {t['plain']:.1f} | {t['eli']:.1f} | {t['plain'] / t['eli']:.1f}x | "
                 f"{exact:.0e} | {single:.0e} |",

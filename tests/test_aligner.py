@@ -6,6 +6,7 @@ import contextlib
 import copy
 import threading
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -421,3 +422,30 @@ def test_an_aligner_of_ones_own_needs_two_methods(tmp_path):
     path = aligner.save(tmp_path / "negate")
     with contextlib.closing(path.open("rb")):
         assert isinstance(Aligner.load(path), Negate)
+
+
+def test_arrays_and_lists_are_refused_by_name():
+    z = np.zeros((4, 3), dtype=np.float32)
+    aligner = eli.Identity().fit_latents(torch.zeros(4, 3), torch.zeros(4, 3))
+    for call in (lambda: eli.MeanShift().fit_latents(z, z), lambda: aligner.align(z)):
+        with pytest.raises(eli.LatentError, match="from_numpy"):
+            call()
+    with pytest.raises(eli.LatentError, match="where must be a torch tensor"):
+        aligner.align(torch.zeros(2, 3), where=[True, False])
+
+
+def test_the_report_speaks_of_all_rows_not_of_the_first_ones():
+    z_prev = torch.zeros(20_000, 2)
+    z_cur = torch.cat([torch.zeros(10_000, 2), torch.full((10_000, 2), 3.0)])
+    report = eli.Identity().fit_latents(z_prev, z_cur).report
+    assert report.drift_before == pytest.approx(4.243 / 2, rel=0.01)
+
+
+def test_an_aligner_of_ones_own_need_not_learn():
+    class Double(eli.Aligner):
+        learns = False
+
+        def _move(self, rows, generator):
+            return rows * 2
+
+    assert torch.equal(Double().align(torch.ones(2, 3)), torch.full((2, 3), 2.0))

@@ -361,3 +361,19 @@ def test_a_gate_sees_latents_head_and_aligner_and_nothing_else(net, shift, x):
 def test_latents_read_off_an_attached_model_are_the_unaligned_ones_even_with_a_prediction_gate(net, shift, x):
     with eli.attach(net, "fc", shift, gate=ByPrediction(2)):
         assert torch.equal(Latents(net, "fc")(x), net.body(x))
+
+
+def test_a_frozen_head_in_a_model_that_trains_is_left_alone(net, shift):
+    z = torch.randn(4, net.fc.in_features)
+    plain = net.fc(z)
+    eli.attach(net, "fc", shift)
+    assert not torch.equal(net.fc(z), plain)
+    net.train()
+    net.fc.eval()
+    assert torch.equal(net.fc(z), plain)
+
+
+def test_an_aligner_of_another_dimension_than_a_linear_head_is_refused(net):
+    z = torch.randn(5, net.fc.in_features + 1)
+    with pytest.raises(eli.AttachError, match="dimension 6, the aligner's is 7"):
+        eli.attach(net, "fc", eli.MeanShift().fit_latents(z, z))

@@ -14,11 +14,10 @@ ITERATIONS = 40
 
 def plain_training(aligner, z_prev, z_cur):
     """The authors' loop: SGD on z for the chain, RMSprop on the weights, a moving average beside it."""
-    energy = EnergyModel(z_cur.shape[1], aligner.hidden, generator=torch.Generator().manual_seed(aligner.seed))
-    energy = energy.to(z_cur.dtype)
+    batches = torch.Generator().manual_seed(aligner.seed)
+    energy = EnergyModel(z_cur.shape[1], aligner.hidden, generator=batches).to(z_cur.dtype)
     averaged = copy.deepcopy(energy)
     optimizer = torch.optim.RMSprop(energy.parameters(), lr=aligner.learning_rate, alpha=0.99)
-    batches = torch.Generator().manual_seed(aligner.seed)
     size, left, losses = min(len(z_cur), aligner.batch_size), [], []
     for _ in range(aligner.iterations):
         if not left:
@@ -122,10 +121,10 @@ def test_the_gradient_of_a_noisy_batch_is_that_of_its_loss(dim, hidden):
     z_prev, z_cur = torch.randn(2, 64, dim, generator=generator, dtype=torch.float64)
     aligner = EnergyAligner(hidden=hidden, iterations=1, steps=4, noise=1.0, ema_decay=0.0, batch_size=64)
     aligner.fit_latents(z_prev, z_cur)
-    start = EnergyModel(dim, hidden, generator=torch.Generator().manual_seed(0)).double()
 
-    # The batch's order is drawn first, then the chain's noise, from one generator.
+    # The weights are drawn first, then the batch's order, then the chain's noise, from one generator.
     source = torch.Generator().manual_seed(0)
+    start = EnergyModel(dim, hidden, generator=source).double()
     order = torch.randperm(64, generator=source)
     from eli import descend
 

@@ -427,3 +427,33 @@ def test_numpy_random_numbers_are_untouched_by_mixup():
     before = np.random.get_state()[1].copy()  # noqa: NPY002
     MeanShift().fit(Spy(), Spy(), batches_of(), mixup=0.5)
     assert (np.random.get_state()[1] == before).all()  # noqa: NPY002
+
+
+def test_methods_of_a_model_run_in_evaluation_mode_too():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.BatchNorm1d(3)
+
+        def features(self, x):
+            return self.norm(x)
+
+    old, new = Model(), Model()
+    eli.MeanShift().fit(old.features, new.features, [torch.randn(8, 3)])
+    assert old.norm.num_batches_tracked == new.norm.num_batches_tracked == 0
+    assert old.training
+    assert new.norm.training
+
+
+def test_latents_of_different_shape_are_an_error_at_the_first_batch():
+    batches = iter([torch.randn(4, 3), torch.randn(4, 3)])
+    with pytest.raises(eli.LatentError, match="for the same batch"):
+        eli.MeanShift().fit(nn.Linear(3, 5), nn.Linear(3, 6), batches)
+    assert len(list(batches)) == 1
+
+
+def test_latents_are_read_off_the_model_inside_data_parallel():
+    model = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 2))
+    x = torch.randn(4, 3)
+    for name in ("1", "module.1"):
+        assert torch.equal(eli.Latents(nn.DataParallel(model), name)(x), model[0](x))

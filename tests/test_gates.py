@@ -334,3 +334,26 @@ def test_a_probe_must_be_fitted_and_meet_its_dimension(pairs):
 def test_a_penalty_out_of_range_is_an_error(penalty):
     with pytest.raises(OptionError, match="penalty"):
         ByProbe(penalty=penalty)
+
+
+@pytest.mark.parametrize("output", [{"boxes": torch.zeros(2, 4), "scores": torch.zeros(2, 3)}, {}, (), []])
+def test_output_without_clear_logits_asks_for_a_function(output):
+    with pytest.raises(eli.OptionError, match="give logits="):
+        eli.ByPrediction(known=1)(torch.zeros(2, 3), head=lambda z: output)
+
+
+@pytest.mark.parametrize("known", [np.int64(2), torch.tensor(2), 2])
+def test_numbers_of_numpy_and_torch_count_classes(known):
+    assert eli.ByPrediction(known=known).known == 2
+
+
+def test_a_truth_value_is_no_number_of_classes():
+    with pytest.raises(eli.OptionError, match="known"):
+        eli.ByPrediction(known=True)
+
+
+def test_each_gate_says_how_it_is_fitted():
+    with pytest.raises(eli.NotFittedError, match="calibrate"):
+        eli.ByEnergy()(torch.zeros(1, 2))
+    with pytest.raises(eli.NotFittedError, match=r"call fit\(\.\.\.\) first"):
+        eli.ByProbe()(torch.zeros(1, 2))

@@ -14,7 +14,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from eli.checks import check_finite, check_pairs, check_weights
+from eli.checks import check_finite, check_pairs, check_tensor, check_weights
 from eli.errors import LatentError
 from eli.extraction import extract_pairs
 from eli.storage import Storable
@@ -29,7 +29,9 @@ _REPORT_ROWS, _REPORT_BLOCK = 4096, 256
 
 @dataclass(frozen=True)
 class FitReport:
-    """What a fit saw and did; `aligner.report` after `fit` or `fit_latents`. All means are over training pairs.
+    """What a fit saw and did; `aligner.report` after `fit` or `fit_latents`.
+
+    Means are over training pairs: all of them, or 4096 evenly spread ones when there are more.
 
     Example:
         >>> import torch
@@ -79,6 +81,8 @@ class Aligner(Storable):
                 [2., 2., 2.]])
     """
 
+    how_to_fit = "fit(...) or fit_latents(...)"
+
     def __init__(self) -> None:
         super().__init__()
         self.report: FitReport | None = None
@@ -97,8 +101,9 @@ class Aligner(Storable):
     ) -> Self:
         """Learn from data of the current task.
 
-        Each input goes through both models once per pass (the authors' code runs both again in every iteration), in
-        evaluation mode and without gradients; the modes of the models are put back afterwards.
+        Each input goes through both models once per pass (the authors' code runs both again in every iteration),
+        without gradients and in evaluation mode. Modules, and modules whose methods are given, are put into that mode
+        and back; if you give other functions, see to it yourself.
 
         Args:
             previous: Inputs to latents, before the task was learned. A module, or any callable;
@@ -139,7 +144,8 @@ class Aligner(Storable):
                 self.to(z_cur.device)
                 report = self._learn(z_prev, z_cur, progress)
                 report = replace(report, seconds=time.perf_counter() - start)
-                self.report = replace(report, **self._means(z_prev[:_REPORT_ROWS], z_cur[:_REPORT_ROWS]))
+                every = -(-len(z_cur) // _REPORT_ROWS)
+                self.report = replace(report, **self._means(z_prev[::every], z_cur[::every]))
             except BaseException:
                 self._forget()
                 self.report = None
@@ -152,7 +158,7 @@ class Aligner(Storable):
         Args:
             z: Latents `(..., D)` of the current model, any floating dtype, any device.
             where: Which rows to move, of shape `(...)`: a bool mask, or a weight per row (0 leaves a row as it is, bit
-                for bit, 1 moves it all the way). All rows when not given.
+                for bit, 1 moves it all the way, more goes further). All rows when not given.
             generator: Source of noise, for aligners that use some.
 
         Returns:
@@ -163,11 +169,12 @@ class Aligner(Storable):
             NotFittedError: If this aligner has learned nothing yet.
             LatentError: If `z` or `where` has the wrong shape or holds NaN or infinite numbers.
         """
-        dim = self.require_fitted()
-        if z.shape[-1:] != (dim,):
-            raise LatentError(f"this aligner takes latents of dimension {dim}, got shape {tuple(z.shape)}")
+        self.require_fitted()
+        check_tensor(z, "latents")
+        if z.ndim == 0 or (self.dim is not None and z.shape[-1] != self.dim):
+            raise LatentError(f"this aligner takes latents of dimension {self.dim}, got shape {tuple(z.shape)}")
         check_finite(z, "latents")
-        rows = z.detach().reshape(-1, dim)
+        rows = z.detach().reshape(-1, z.shape[-1])
         with torch.autocast(z.device.type, enabled=False):
             if where is None:
                 moved = self._move(rows, generator)

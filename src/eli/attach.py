@@ -12,6 +12,7 @@ from eli.errors import AttachError
 from eli.gates import Always, Gate
 from eli.heads import find_module, latent_of
 
+_WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 _Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
@@ -21,7 +22,8 @@ class Attachment:
     It is the hook itself: it travels with `copy.deepcopy` of the model, and `nn.DataParallel`'s replicas share it.
 
     Attributes:
-        head: The module it sits on.
+        model: The model it was attached to.
+        head: The part of it that the aligner sits on.
         aligner: The aligner; may be exchanged for another one at any time.
         gate: The gate; likewise.
 
@@ -34,7 +36,9 @@ class Attachment:
         >>> attachment.detach()
     """
 
-    def __init__(self, head: nn.Module, aligner: Aligner, gate: Gate, argument: int | str) -> None:
+    def __init__(self, model: nn.Module, head: nn.Module, aligner: Aligner, gate: Gate, argument: int | str) -> None:
+        # Wrappers for several devices have a mode of their own, which says nothing about the model inside.
+        self.model: nn.Module = model.module if isinstance(model, _WRAPPERS) else model
         self.head = head
         self.aligner = aligner
         self.gate = gate
@@ -42,7 +46,8 @@ class Attachment:
 
     def __call__(self, head: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call | None:
         """Called by torch before the head runs."""
-        if head.training:
+        # Both: a frozen head is often left in evaluation mode while the rest of the model trains.
+        if head.training or self.model.training:
             return None
 
         def with_latent(latent: Tensor) -> _Call:
@@ -128,6 +133,8 @@ def attach(
     gate = gate if gate is not None else Always()
     aligner.require_fitted()
     gate.require_fitted()
+    if isinstance(target, nn.Linear) and aligner.dim not in (None, target.in_features):
+        raise AttachError(f"this head reads latents of dimension {target.in_features}, the aligner's is {aligner.dim}")
     there = _attachments(target)
     if there and not replace:
         raise AttachError(
@@ -136,7 +143,7 @@ def attach(
         )
     for attachment in there:
         attachment.detach()
-    made = Attachment(target, aligner, gate, argument)
+    made = Attachment(model, target, aligner, gate, argument)
     target.register_forward_pre_hook(made, with_kwargs=True)
     return made
 

@@ -8,8 +8,15 @@ from torch import Tensor
 from eli.errors import LatentError, OptionError
 
 
+def check_tensor(z: object, what: str) -> None:
+    """Raise if `z` is not a torch tensor."""
+    if not isinstance(z, Tensor):
+        raise LatentError(f"{what} must be a torch tensor, got {type(z).__name__} (torch.from_numpy makes one)")
+
+
 def check_finite(z: Tensor, what: str) -> None:
-    """Raise if `z` is not floating point or holds NaN or infinite numbers."""
+    """Raise if `z` is not a floating-point tensor or holds NaN or infinite numbers."""
+    check_tensor(z, what)
     if not z.is_floating_point():
         raise LatentError(f"{what} must be floating point, got {z.dtype}")
     # One cheap sum finds nearly every case; only a suspicious one is worth a mask of the whole tensor.
@@ -39,6 +46,7 @@ def check_pairs(z_prev: Tensor, z_cur: Tensor) -> tuple[Tensor, Tensor]:
 
 def check_rows(z: Tensor, what: str) -> None:
     """Raise if `z` is not a non-empty `(N, D)` of finite numbers."""
+    check_tensor(z, what)
     if z.ndim != 2:
         raise LatentError(f"{what} must have shape (N, D), got {tuple(z.shape)}")
     if z.numel() == 0:
@@ -48,12 +56,13 @@ def check_rows(z: Tensor, what: str) -> None:
 
 def check_seed(seed: int) -> None:
     """Raise if `seed` is not one that both torch and numpy take."""
-    if not isinstance(seed, int) or not 0 <= seed < 2**63:
+    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**63:
         raise OptionError(f"seed must be a whole number >= 0 (and below 2**63), got {seed!r}")
 
 
 def check_weights(where: Tensor, z: Tensor) -> Tensor:
     """A mask or weights that fit the rows of `z`, on its device."""
+    check_tensor(where, "where")
     if where.shape != z.shape[:-1]:
         raise LatentError(f"where must have one entry per row, shape {tuple(z.shape[:-1])}, got {tuple(where.shape)}")
     if where.dtype != torch.bool:

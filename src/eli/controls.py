@@ -97,7 +97,7 @@ class RandomShift(_Shift):
         return {"norm": self.norm, "seed": self.seed}
 
     def _learn(self, z_prev: Tensor, z_cur: Tensor, progress: Progress | None) -> FitReport:
-        direction = torch.randn(z_cur.shape[1], generator=torch.Generator().manual_seed(self.seed))
+        direction = torch.randn(z_cur.shape[1], generator=torch.Generator().manual_seed(self.seed), device="cpu")
         mean = z_prev.mean(dim=0) - z_cur.mean(dim=0)
         length = mean.norm().item() if self.norm is None else self.norm
         self.shift = (direction * (length / direction.norm())).to(z_cur)
@@ -146,8 +146,9 @@ class Ridge(Aligner):
 
     def _learn(self, z_prev: Tensor, z_cur: Tensor, progress: Progress | None) -> FitReport:
         center, shift = z_cur.mean(dim=0), (z_prev - z_cur).mean(dim=0)
-        x = (z_cur - center).double()
-        residual = (z_prev - z_cur - shift).double()
+        # On the CPU, since not every accelerator has float64; the problem is small.
+        x = (z_cur - center).cpu().double()
+        residual = (z_prev - z_cur - shift).cpu().double()
         variance = x.square().mean()
         # Latents that are all alike carry no slope: any positive number then gives A = 0.
         strength = self.penalty * len(x) * (variance if variance > 0 else 1.0)

@@ -119,10 +119,10 @@ class EnergyAligner(Aligner):
             ema_decay=self.ema_decay,
             schedule=Schedule.checked(self.steps, self.step_size, self.noise, self.half_step),
         )
+        # One stream: what draws the batches goes on where the initial weights ended.
         generator = torch.Generator().manual_seed(self.seed)
-        self.energy, loss = train_energy(
-            self.energy.to(z_cur.dtype), z_prev, z_cur, training, generator=generator, progress=progress
-        )
+        start = EnergyModel(z_cur.shape[1], self.hidden, generator=generator).to(z_cur.device, z_cur.dtype)
+        self.energy, loss = train_energy(start, z_prev, z_cur, training, generator=generator, progress=progress)
         if not loss.isfinite().all():
             raise LatentError(
                 "the energies became NaN or infinite while learning: the latents are too large (scale them), or "

@@ -109,8 +109,7 @@ def _gradients(
 class _RMSprop:
     """RMSprop with a moving average of the weights.
 
-    `torch.optim` is not used: making its first optimizer imports torch's compiler, which takes longer (about 2 s) than
-    a whole fit at latent dimension 64.
+    `torch.optim` is not used: making the first optimizer of a process imports torch's compiler, which takes about 2 s.
     """
 
     def __init__(self, energy: EnergyModel, averaged: EnergyModel, training: Training) -> None:
@@ -134,6 +133,6 @@ def _batches(
     left: list[Tensor] = []
     for _ in range(iterations):
         if not left:
-            order = torch.randperm(rows, generator=generator).to(device)
+            order = torch.randperm(rows, generator=generator, device=generator.device).to(device)
             left = list(order[: rows // size * size].view(-1, size))
         yield left.pop()

@@ -39,10 +39,13 @@ class Latents(nn.Module):
 
     def __init__(self, model: nn.Module, head: str | nn.Module, *, argument: int | str = 0) -> None:
         super().__init__()
-        self.model = model
+        # The replicas of DataParallel would hand in their rows in any order, from several devices.
+        self.model: nn.Module = model.module if isinstance(model, nn.DataParallel) else model
         self.argument = argument
-        self.head_name = head if isinstance(head, str) else _name_of(model, head)
-        find_module(model, self.head_name)
+        self.head_name = head if isinstance(head, str) else _name_of(self.model, head)
+        if self.model is not model:
+            self.head_name = self.head_name.removeprefix("module.")
+        find_module(self.model, self.head_name)
 
     def forward(self, x: Any) -> Tensor:
         """Inputs of the model to latents `(..., D)`; several calls of the head give their rows one after the other."""
@@ -91,7 +94,13 @@ def extract_pairs(
             for batch in data:
                 x = _to_device(take(batch), where)
                 x = blend(x) if blend else x
-                pairs.append((_rows(previous(x), "previous"), _rows(current(x), "current")))
+                z_prev, z_cur = _rows(previous(x), "previous"), _rows(current(x), "current")
+                if z_prev.shape != z_cur.shape:
+                    raise LatentError(
+                        f"previous gave latents {tuple(z_prev.shape)} and current {tuple(z_cur.shape)} "
+                        "for the same batch"
+                    )
+                pairs.append((z_prev, z_cur))
             if len(pairs) == seen:
                 again = " (a generator can be read only once: pass a DataLoader or a list)" if number else ""
                 raise LatentError(f"data gave no batch in pass {number + 1} of {passes}{again}")
@@ -157,7 +166,9 @@ def _name_of(model: nn.Module, head: nn.Module) -> str:
 @contextmanager
 def _evaluating(*models: Callable[[Any], Tensor]) -> Iterator[None]:
     """Both models in evaluation mode; afterwards each of their parts is as it was."""
-    modes = [(part, part.training) for model in models if isinstance(model, nn.Module) for part in model.modules()]
+    # A method of a model, say `model.features`, stands for that model.
+    owners = (model if isinstance(model, nn.Module) else getattr(model, "__self__", None) for model in models)
+    modes = [(part, part.training) for owner in owners if isinstance(owner, nn.Module) for part in owner.modules()]
     try:
         for part, _ in modes:
             part.training = False

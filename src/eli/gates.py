@@ -120,7 +120,7 @@ class ByPrediction(Gate):
     ) -> None:
         super().__init__()
         try:
-            self.known = known if isinstance(known, int) else [operator.index(one) for one in known]
+            self.known: int | list[int] = _whole(known)
         except TypeError:
             self.known = []
         old = list(range(self.known)) if isinstance(self.known, int) else self.known
@@ -173,6 +173,7 @@ class ByEnergy(Gate):
         0.05
     """
 
+    how_to_fit = "calibrate(...)"
     threshold: Tensor
 
     def __init__(self, *, quantile: float = 0.05) -> None:
@@ -196,9 +197,10 @@ class ByEnergy(Gate):
                 check_rows(z, name)
         new = _energies(aligner, z_new)
         if z_old is None:
-            threshold = torch.quantile(new.double(), self.quantile).to(new)
+            # On the CPU, since not every accelerator has float64 or sorts as many rows.
+            threshold = torch.quantile(new.cpu().double(), self.quantile).to(new)
         else:
-            threshold = _best_threshold(_energies(aligner, z_old), new)
+            threshold = _best_threshold(_energies(aligner, z_old).to(new.device), new).to(new.device)
         self._build(z_new.shape[-1])
         self.threshold = threshold
         return self
@@ -268,11 +270,24 @@ class ByProbe(Gate):
         return score.sigmoid() if self.soft else score > 0
 
 
+def _whole(known: Any) -> int | list[int]:
+    """A whole number or a list of them, from whatever counts as one (numpy's and torch's too)."""
+    if isinstance(known, bool):
+        raise TypeError("a truth value is no number of classes")
+    return (
+        operator.index(known) if hasattr(known, "__index__") and not _has_rows(known) else [*map(operator.index, known)]
+    )
+
+
+def _has_rows(known: Any) -> bool:
+    return bool(getattr(known, "ndim", 0))
+
+
 def logits_of(output: Any) -> Tensor:
     """The logits in what a head returns: see `ByPrediction`."""
-    if isinstance(output, Mapping):
+    if isinstance(output, Mapping) and ("logits" in output or len(output) == 1):
         output = output["logits"] if "logits" in output else next(iter(output.values()))
-    elif isinstance(output, tuple | list):
+    elif isinstance(output, tuple | list) and output:
         output = output[0]
     if not isinstance(output, Tensor):
         raise OptionError(f"cannot find logits in a head's output of type {type(output).__name__}: give logits=...")
@@ -281,7 +296,7 @@ def logits_of(output: Any) -> Tensor:
 
 def _energies(aligner: Aligner, z: Tensor) -> Tensor:
     energy = getattr(aligner, "energy", None)
-    if energy is None:
+    if energy is None or not aligner.fitted:
         raise NotFittedError("ByEnergy needs a fitted EnergyAligner; other aligners have no energy")
     weight = next(energy.parameters())
     with torch.no_grad(), torch.autocast(z.device.type, enabled=False):
@@ -291,8 +306,8 @@ def _energies(aligner: Aligner, z: Tensor) -> Tensor:
 
 def _best_threshold(old: Tensor, new: Tensor) -> Tensor:
     """The energy that maximises the mean of 'old below it' and 'new not below it'."""
-    values, order = torch.cat([old, new]).sort()
-    share = torch.cat([torch.full_like(old, 1 / len(old)), torch.full_like(new, -1 / len(new))]).double()
+    values, order = torch.cat([old, new]).cpu().sort()
+    share = torch.cat([torch.full((len(old),), 1 / len(old)), torch.full((len(new),), -1 / len(new))]).double()
     gain = share[order].cumsum(dim=0)
     # No threshold falls between equal values.
     gain[:-1][values[1:] == values[:-1]] = -math.inf

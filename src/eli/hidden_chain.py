@@ -163,7 +163,7 @@ class HiddenChain:
         return advance
 
     def _block_rows(self) -> int:
-        return max(_LEAST_ROWS, _BLOCK_NUMBERS // max(self._widths, default=1))
+        return max(_LEAST_ROWS, _BLOCK_NUMBERS // max(self._widths, default=self._first.shape[1]))
 
 
 class _Noise:

@@ -16,6 +16,9 @@ from eli.energy import EnergyModel
 from eli.errors import LatentError, OptionError
 from eli.hidden_chain import HiddenChain, standard_normal
 
+# Rows that an energy other than `EnergyModel` sees at once: bounds the memory of its graph.
+_BLOCK_ROWS = 2048
+
 
 @dataclass(frozen=True)
 class Schedule:
@@ -100,10 +103,11 @@ def descend(
         raise OptionError(f"block_rows must be a whole number >= 1, got {block_rows!r}")
     rows = z.detach().reshape(-1, z.shape[-1])
     with torch.autocast(z.device.type, enabled=False):
-        if isinstance(energy, EnergyModel):
+        # A subclass with an energy of its own must not be taken for the one that the shortcut knows.
+        if isinstance(energy, EnergyModel) and type(energy).forward is EnergyModel.forward:
             walk = _hidden(energy, rows, schedule, trajectory, generator, block_rows)
         else:
-            walk = _autograd(energy, rows, schedule, trajectory, generator)
+            walk = _autograd(energy, rows, schedule, trajectory, generator, block_rows)
     return walk.reshape(*walk.shape[:-2], *z.shape)
 
 
@@ -132,20 +136,30 @@ def _autograd(
     schedule: Schedule,
     trajectory: bool,
     generator: torch.Generator | None,
+    block_rows: int | None,
 ) -> Tensor:
+    weight = next(energy.parameters(), None)
+    dtype = compute_dtype(rows) if weight is None else weight.dtype
+    size = block_rows if block_rows and not schedule.kick else _BLOCK_ROWS
     # Leaving inference mode needs a copy: its tensors can never be differentiated.
     with torch.inference_mode(False), torch.enable_grad():
-        z = rows.clone().to(compute_dtype(rows))
-        walk = [rows.clone()] if trajectory else []
-        for _ in range(schedule.steps):
-            z.requires_grad_()
-            energies = energy(z)
-            if energies.numel() != len(z):
-                raise LatentError(f"the energy must give one value per row, got shape {tuple(energies.shape)}")
-            (slope,) = torch.autograd.grad(energies.sum(), z)
-            z = z.detach() - schedule.step * slope
-            if schedule.kick:
-                z = z + schedule.kick * standard_normal(z.shape, z, generator)
-            if trajectory:
-                walk.append(z.to(rows.dtype))
-        return torch.stack(walk) if trajectory else z.detach().to(rows.dtype)
+        result = rows.new_empty(schedule.steps + 1 if trajectory else 1, *rows.shape)
+        for block in (slice(first, first + size) for first in range(0, len(rows), size)):
+            z = rows[block].clone().to(dtype)
+            for step in range(schedule.steps):
+                if trajectory:
+                    result[step, block] = z.detach().to(rows.dtype)
+                z = z.detach() - schedule.step * _slope(energy, z)
+                if schedule.kick:
+                    z = z + schedule.kick * standard_normal(z.shape, z, generator)
+            result[-1, block] = z.detach().to(rows.dtype)
+    return result if trajectory else result[0]
+
+
+def _slope(energy: nn.Module, z: Tensor) -> Tensor:
+    """dE/dz of each row."""
+    z = z.detach().requires_grad_()
+    energies = energy(z)
+    if energies.numel() != len(z):
+        raise LatentError(f"the energy must give one value per row, got shape {tuple(energies.shape)}")
+    return torch.autograd.grad(energies.sum(), z)[0]

@@ -15,7 +15,8 @@ def fit_logistic(z_old: Tensor, z_new: Tensor, *, penalty: float) -> tuple[Tenso
     `s = v.x + c` on standardised latents x; each group weighs one half, so a handful of exemplars counts as much as a
     whole task. Convex and small (D + 1 unknowns): Newton's method with a halved step where needed, in float64.
     """
-    z = torch.cat([z_old, z_new]).double()
+    # On the CPU, since not every accelerator has float64; the problem is small.
+    z = torch.cat([z_old.cpu(), z_new.cpu()]).double()
     center, scale = z.mean(dim=0), z.std(dim=0, correction=0)
     # A dimension that varies by no more than its own rounding says nothing: an infinite scale gives it no weight.
     scale = scale.masked_fill(scale <= 1e-9 * center.abs(), torch.inf)

@@ -33,6 +33,7 @@ class Storable(nn.Module):
     of dimension `dim`); they call `_build` when they are fitted.
     """
 
+    how_to_fit: ClassVar[str] = "fit(...)"
     learns: ClassVar[bool] = True
     """False for classes that are ready to use as they are made."""
     _classes: ClassVar[dict[str, type[Storable]]] = {}
@@ -73,7 +74,7 @@ class Storable(nn.Module):
         """The latent dimension; an error if there is none yet."""
         if not self.fitted:
             raise NotFittedError(
-                f"this {type(self).__name__} is not fitted yet: call fit(...) or fit_latents(...) first, or load one"
+                f"this {type(self).__name__} is not fitted yet: call {self.how_to_fit} first, or load one"
             )
         return self.dim or 0
 

@@ -10,7 +10,7 @@ from eli.lab.cli import main
 
 def test_toy_ends_with_a_table_and_a_report(tmp_path, capsys):
     page = tmp_path / "results.md"
-    page.write_text("<!-- begin toy-digits-8-trained -->\n<!-- end toy-digits-8-trained -->\n")
+    page.write_text("<!-- begin toy-digits-8-trained-20 -->\n<!-- end toy-digits-8-trained-20 -->\n")
     options = ["--latent-dim", "8", "--heads", "trained", "--seeds", "2", "--iterations", "20"]
     assert main(["toy", *options, "--out", str(tmp_path / "out"), "--results", str(page)]) == 0
     printed = capsys.readouterr().out

@@ -12,7 +12,7 @@ def test_without_the_bench_the_command_says_what_to_install(missing):
     done = subprocess.run([sys.executable, "-c", code, "toy", "--help"], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr.splitlines() == [
-        f"eli: the command needs the bench ({missing} is missing): pip install 'eli[lab]'"
+        f"eli: the command needs the extra 'lab' ({missing} is missing): pip install '.[lab]'"
     ]
 
 

@@ -13,6 +13,7 @@ from rich.console import Console
 import eli
 from eli.lab.commands import toy
 from eli.lab.data.errors import DataError
+from eli.lab.pages import PageError
 
 _COMMANDS: dict[str, ModuleType] = {"toy": toy}
 
@@ -27,7 +28,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     errors = Console(stderr=True, highlight=False)
     if arguments and not arguments[0].startswith("-") and arguments[0] not in _COMMANDS:
         near = difflib.get_close_matches(arguments[0], _COMMANDS, n=1, cutoff=0)
-        errors.print(f"eli: there is no command {arguments[0]!r}; did you mean '{near[0]}'? See 'eli --help'.")
+        errors.print(
+            f"eli: there is no command {arguments[0]!r}; did you mean '{near[0]}'? See 'eli --help'.", markup=False
+        )
         return 2
     args = _parser().parse_args(arguments)
     try:
@@ -35,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         errors.print("eli: interrupted; what is finished is kept, the same command goes on from there")
         return 130
-    except (eli.EliError, DataError, OSError, ValueError) as error:
+    except (eli.EliError, DataError, PageError, OSError) as error:
         errors.print(f"eli: {error}", markup=False, soft_wrap=True)
         return 1
     return 0

@@ -11,6 +11,6 @@ def main() -> int:
         from eli.lab.cli import main as run
     except ModuleNotFoundError as error:
         missing = str(error.name).partition(".")[0]
-        print(f"eli: the command needs the bench ({missing} is missing): pip install 'eli[lab]'", file=sys.stderr)
+        print(f"eli: the command needs the extra 'lab' ({missing} is missing): pip install '.[lab]'", file=sys.stderr)
         return 1
     return run()

@@ -43,18 +43,19 @@ def run(args: argparse.Namespace, console: Console) -> None:
     from eli.lab.data import load_dataset
     from eli.lab.experiments.toy_config import default_config
     from eli.lab.experiments.toy_run import run_toy
+    from eli.lab.pages import around_section, update_section
     from eli.lab.progress import live_progress
     from eli.lab.report.embedding import embed
     from eli.lab.report.picture import draw_toy_picture
     from eli.lab.report.summary import toy_summary
-    from eli.lab.report.tables import around_section, toy_markdown, toy_table, update_section
+    from eli.lab.report.tables import toy_markdown, toy_table
     from eli.lab.report.toy_html import write_toy_report
 
     dim = args.latent_dim
     config = default_config(args.data, dim, args.heads)
     if args.iterations:
         config = replace(config, iterations=args.iterations)
-    name = f"toy-{args.data}-{dim}-{args.heads}"
+    name = f"toy-{args.data}-{dim}-{args.heads}" + (f"-{args.iterations}" if args.iterations else "")
     folder = args.out or Path("out") / name
     command = f"eli toy --data {args.data} --latent-dim {dim} --heads {args.heads} --seeds {args.seeds}"
     command += f" --iterations {args.iterations}" if args.iterations else ""

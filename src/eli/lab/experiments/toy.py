@@ -21,6 +21,7 @@ from eli.lab.data import ImageData
 from eli.lab.data.errors import DataError
 from eli.lab.experiments.toy_config import ToyConfig
 from eli.lab.experiments.toy_result import Picture, SeedResult
+from eli.lab.seeds import derive_seed
 
 Tell = Callable[[str, int, int], None]
 """Called with what is going on, how much of it is done, and how much there is."""
@@ -86,7 +87,7 @@ def run_seed(config: ToyConfig, data: ImageData, seed: int, tell: Tell) -> tuple
         steps=config.steps,
         step_size=config.step_size,
         ema_decay=config.ema_decay,
-        seed=seed,
+        seed=derive_seed(seed, "energy model"),
     )
     start = time.perf_counter()
     aligner.fit_latents(z_prev, z_cur, progress=lambda done, of, loss: tell("energy model", done, of))
@@ -98,7 +99,7 @@ def run_seed(config: ToyConfig, data: ImageData, seed: int, tell: Tell) -> tuple
     controls = {
         "ridge": eli.Ridge(),
         "mean-shift": eli.MeanShift(),
-        "random-shift": eli.RandomShift(norm=moved, seed=seed),
+        "random-shift": eli.RandomShift(norm=moved, seed=derive_seed(seed, "random shift")),
     }
     head = current.heads[0]
     readings = {
@@ -148,7 +149,7 @@ def _train_both(config: ToyConfig, tasks: tuple[Task, Task], seed: int, tell: Te
     """The model after task 1, and the same one after task 2."""
     counts = tuple(int(task.train_y.max()) + 1 for task in tasks)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.manual_seed(derive_seed(seed, "model"))
         model = ToyModel(tasks[0].train_x.shape[1], config.latent_dim, (counts[0], counts[1]))
         optimizer = _optimizer(config, model, 0)
         _train(config, model, optimizer, tasks[0], 0, tell)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+import eli
 from eli.lab.data import ImageData
 from eli.lab.environment import describe_environment
 from eli.lab.experiments.toy import Tell, run_seed
@@ -28,8 +28,7 @@ def run_toy(
         command: What makes this result again, for the reader.
         tell: Called now and then with what is going on.
     """
-    start = time.perf_counter()
-    store = ToyStore(folder, asdict(config))
+    store = ToyStore(folder, asdict(config) | {"eli": eli.__version__})
     results = []
     for place, seed in enumerate(seeds):
         kept = store.seed(seed)
@@ -47,12 +46,13 @@ def run_toy(
     picture = store.picture()
     if picture is None:
         raise OSError(f"{folder / 'picture.npz'} was written but cannot be read back: is the disk full?")
+    seconds = sum(result.seconds_train + result.seconds_fit for result in results)
     return ToyResult(
         title=f"Two tasks on {data.name}: forgetting, and undoing it",
         settings=_shown(config, data, seeds),
         seeds=tuple(results),
         picture=picture,
-        environment=describe_environment() | {"duration": f"{time.perf_counter() - start:.0f} s"},
+        environment=describe_environment() | {"duration": f"{seconds:.0f} s of training and fitting"},
         command=command,
         printed=printed_numbers(config),
     )

@@ -148,7 +148,8 @@ def latent_figure(picture: Picture, embedding: Embedding) -> tuple[Figure, Frame
         f"First: {frames.texts[0]}. Last: {frames.texts[-1]}.",
         "Move the slider to let the old images' latents descend the energy. Colours are classes, crosses are images "
         "that task 1's head reads wrongly, open circles show where the previous model had put the same images, and "
-        "grey dots are images of the new task. All steps share one t-SNE map: nearness means similarity, distances "
+        "grey dots are images of the new task. All steps share one t-SNE map, in which an "
+        "image's own steps do not count as its neighbours: nearness means similarity, distances "
         f"across the map mean little, and which class is read is decided in all {picture.old_previous.shape[-1]} "
         "dimensions, of which the plane shows only a shadow.",
     )

@@ -1,16 +1,13 @@
-"""Tables of the two-task experiment for the terminal and for markdown pages, and generated blocks inside such pages.
+"""Tables of the two-task experiment for the terminal and for markdown pages.
 
 Imported by the command line.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from rich.table import Table
 from rich.text import Text
 
-from eli.files import write_text_atomic
 from eli.lab.experiments.toy_result import READINGS, ToyResult
 from eli.lab.report.page import plain
 from eli.lab.report.summary import mean_and_spread_text, seeds_text
@@ -80,43 +77,6 @@ def toy_markdown(result: ToyResult) -> str:
         f"Accuracy on held-out images of task 1, {seeds_text(result)} (seeds: {seeds}); task identity is given to "
         "every row alike.",
         f"Made by {_code(result.command)}; {settings}.",
+        f"Machine: {'; '.join(f'{_cell(name)} {_cell(value)}' for name, value in result.environment.items())}.",
     ]
     return "\n".join(lines) + "\n"
-
-
-def update_section(path: Path, name: str, text: str) -> None:
-    """Replace what stands between `<!-- begin NAME -->` and `<!-- end NAME -->` in a markdown file.
-
-    The markers and everything outside them stay as they are, line ends included; the file is replaced as a whole.
-
-    Args:
-        path: The file to change.
-        name: Which block.
-        text: Its new content.
-
-    Raises:
-        ValueError: If a marker is missing or doubled, or the end comes before the beginning.
-    """
-    head, tail = around_section(path, name)
-    line_end = "\r\n" if "\r\n" in head + tail else "\n"
-    block = "\n".join(text.strip("\r\n").splitlines()).replace("\n", line_end)
-    write_text_atomic(path, f"{head}{line_end}{block}{line_end}{tail}")
-
-
-def around_section(path: Path, name: str) -> tuple[str, str]:
-    """What stands before and after a block, its markers included; the same errors as `update_section`.
-
-    A command that will update a block at its end calls this at its start, so that a wrong file is known at once.
-    """
-    # Bytes, since reading as text would turn Windows line ends into others.
-    page = path.read_bytes().decode("utf-8")
-    begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
-    for marker in (begin, end):
-        found = page.count(marker)
-        if found != 1:
-            problem = "has no marker" if found == 0 else f"has {found} times the marker"
-            raise ValueError(f"{path} {problem} {marker}: exactly one is needed")
-    head, rest = page.split(begin)
-    if end not in rest:
-        raise ValueError(f"{path}: {end} comes before {begin}")
-    return head + begin, end + rest.split(end)[1]
