@@ -4,7 +4,7 @@ from eli.lab.data import DATASETS, DataError, DatasetNotFoundError, load_dataset
 
 
 def test_the_names():
-    assert DATASETS == ("digits", "mnist", "fashion-mnist")
+    assert DATASETS == ("digits", "mnist", "fashion-mnist", "cifar100")
     assert load_dataset("digits").name == "digits"
 
 
@@ -16,6 +16,7 @@ def test_the_names():
         ("fashion_mnist", "fashion-mnist"),
         ("digit", "digits"),
         ("Fashion", "fash"),
+        ("cifar-100", "cifar100"),
     ],
 )
 def test_an_unknown_name_suggests_the_nearest(wrong, right):
@@ -39,3 +40,11 @@ def test_the_data_folder_is_handed_on(tmp_path, name):
     assert caught.value.dataset == name
     assert caught.value.folder == tmp_path / name
     assert len(caught.value.files) == len(mnist.MNIST.files)
+
+
+def test_the_data_folder_is_handed_on_to_cifar100(tmp_path):
+    (tmp_path / "cifar-100-binary").write_bytes(b"")
+    with pytest.raises(DatasetNotFoundError) as caught:
+        load_dataset("cifar100", data_dir=tmp_path)
+    assert caught.value.dataset == "cifar100"
+    assert caught.value.folder == tmp_path

@@ -7,8 +7,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from eli.lab.data import DATASETS
-
 HELP = "watch a model forget and remember: the paper's two-task experiment, with its controls and an HTML report"
 EXAMPLES = """examples:
   eli toy                                            embedded digits, about a minute, no download
@@ -19,7 +17,9 @@ EXAMPLES = """examples:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
-    parser.add_argument("--data", choices=DATASETS, default="digits", help="data set (default: digits)")
+    parser.add_argument(
+        "--data", choices=("digits", "mnist", "fashion-mnist"), default="digits", help="data set (default: digits)"
+    )
     parser.add_argument("--data-dir", type=Path, help="where data sets are (default: $ELI_DATA, else the cache folder)")
     parser.add_argument("--latent-dim", type=_positive, default=32, help="latent dimension (default: 32)")
     parser.add_argument(

@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Callable
 from pathlib import Path
 
+from eli.lab.data.cifar100 import load_cifar100
 from eli.lab.data.dataset import ImageData
 from eli.lab.data.digits import load_digits_dataset
 from eli.lab.data.errors import DamagedFileError, DataError, DatasetNotFoundError, FetchError
@@ -25,6 +26,7 @@ _LOADERS: dict[str, Callable[[Path | str | None], ImageData]] = {
     "digits": lambda data_dir: load_digits_dataset(),
     MNIST.name: lambda data_dir: load_idx_dataset(MNIST, data_dir=data_dir),
     FASHION_MNIST.name: lambda data_dir: load_idx_dataset(FASHION_MNIST, data_dir=data_dir),
+    "cifar100": lambda data_dir: load_cifar100(data_dir=data_dir),
 }
 
 DATASETS = tuple(_LOADERS)

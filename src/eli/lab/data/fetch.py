@@ -73,7 +73,7 @@ def download(
                 parts = _received(response, max_bytes + _CHUNK, deadline)
                 _write_verified(_inflated(parts) if gunzip else parts, handle, sha256, max_bytes)
         except (OSError, http.client.HTTPException, ValueError, zlib.error, DataError) as error:
-            reasons.append(f"{url}: {error or type(error).__name__}")
+            reasons.append(f"{url}: {str(error) or type(error).__name__}")
             _log.info("no luck with %s", reasons[-1])
         else:
             return url
