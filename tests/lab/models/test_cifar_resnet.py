@@ -1,3 +1,5 @@
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -24,3 +26,13 @@ def test_resnet_32_has_its_known_size():
 def test_impossible_depth_is_named():
     with pytest.raises(ValueError, match="6 n \\+ 2"):
         CifarResNet(18)
+
+
+def test_copies_and_loaded_states_give_the_same_latents():
+    net, other = CifarResNet(14, in_channels=1).eval(), CifarResNet(14, in_channels=1).eval()
+    x = torch.randn(2, 1, 8, 8)
+    z = net(x)
+    assert torch.equal(copy.deepcopy(net)(x), z)
+    assert not torch.equal(other(x), z)
+    other.load_state_dict(net.state_dict())
+    assert torch.equal(other(x), z)

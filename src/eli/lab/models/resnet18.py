@@ -1,0 +1,37 @@
+"""ResNet-18 for ImageNet-sized images: four stages of 64 to 512 channels, a 512-dimensional latent.
+
+The last block has no final ReLU, so that latents are signed, as in LUCIR and the ELI paper's code base.
+Imports `blocks.py`; anything in `eli.lab` and the benchmarks may import it.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from eli.lab.models.blocks import Backbone, initialise_convolutions, residual_stages
+
+
+class ResNet18(Backbone):
+    """Images (N, in_channels, H, W), 224 x 224 by design and at least 32 x 32, to latents (N, 512).
+
+    The stem (7 x 7 convolution and maximum pooling, stride 2 each) and the last three stages shrink the image by 32.
+
+    Args:
+        in_channels: Channels of the images.
+    """
+
+    latent_dim = 512
+
+    def __init__(self, *, in_channels: int = 3) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(in_channels, 64, 7, 2, 3, bias=False)
+        self.bn1 = nn.BatchNorm2d(64)
+        self.blocks = residual_stages((64, 128, 256, 512), 2)
+        initialise_convolutions(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Images to latents."""
+        stem = F.max_pool2d(F.relu(self.bn1(self.conv1(x))), kernel_size=3, stride=2, padding=1)
+        maps: Tensor = self.blocks(stem)
+        return maps.mean(dim=(2, 3))
