@@ -1,6 +1,6 @@
 """Alignment of a batch: `eli.descend` against plain autograd, and against the floor of its own matrix products.
 
-    python benchmarks/align.py [--rounds N]
+    python benchmarks/align.py [--rounds N] [--sizes ROWSxDIM ...]
 
 The floor is the time of the matrix products alone: three of B x 64 x 64 in each of the 30 steps, and one into and one
 out of the hidden layer (B x D x 64). "Over step products" leaves these last two out of the floor.
@@ -18,7 +18,7 @@ from torch import Tensor
 
 import eli
 
-SIZES = ((128, 64), (512, 2048), (10_000, 64), (10_000, 2048))
+SIZES = ("128x64", "512x2048", "10000x64", "10000x2048")
 STEPS, HIDDEN = 30, 64
 
 
@@ -67,13 +67,15 @@ def main() -> None:
     """Print one row for each size and number of threads."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--sizes", nargs="+", default=SIZES, metavar="ROWSxDIM")
+    args = parser.parse_args()
     print("| threads | latents | plain (ms) | eli (ms) | faster by | over floor | over step products |")
     print("|---|---|---:|---:|---:|---:|---:|")
     for threads in (1, 2):
         torch.set_num_threads(threads)
-        for rows, dim in SIZES:
-            t = compare(rows, dim, rounds)
+        for size in args.sizes:
+            rows, dim = map(int, size.split("x"))
+            t = compare(rows, dim, args.rounds)
             print(
                 f"| {threads} | {rows:,} x {dim} | {t['plain'] * 1e3:.1f} | {t['eli'] * 1e3:.1f} | "
                 f"{t['plain'] / t['eli']:.1f}x | {t['eli'] / t['floor']:.2f}x | {t['eli'] / t['steps']:.2f}x |",
