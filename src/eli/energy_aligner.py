@@ -111,7 +111,6 @@ class EnergyAligner(Aligner):
         self.energy = EnergyModel(dim, self.hidden, generator=torch.Generator().manual_seed(self.seed))
 
     def _learn(self, z_prev: Tensor, z_cur: Tensor, progress: Progress | None) -> FitReport:
-        assert self.energy is not None  # noqa: S101  (made by _build)
         training = Training(
             iterations=self.iterations,
             learning_rate=self.learning_rate,
