@@ -40,6 +40,8 @@ def run(args: argparse.Namespace, console: Console) -> None:
     # Imported here, so that `eli --help` does not wait for scikit-learn and matplotlib.
     from dataclasses import replace
 
+    import torch
+
     from eli.lab.data import load_dataset
     from eli.lab.experiments.toy_config import default_config
     from eli.lab.experiments.toy_run import run_toy
@@ -51,6 +53,8 @@ def run(args: argparse.Namespace, console: Console) -> None:
     from eli.lab.report.tables import toy_markdown, toy_table
     from eli.lab.report.toy_html import write_toy_report
 
+    # The nets are tiny, and how sums are split over threads would change their rounding, hence the numbers.
+    torch.set_num_threads(1)
     dim = args.latent_dim
     config = default_config(args.data, dim, args.heads)
     if args.iterations:
