@@ -23,11 +23,12 @@ bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/end_to_end.py
 	$(BIN)/python benchmarks/memory.py
 
+# --no-compile: Python compiles what is really imported; compiling all of torch takes a third of the installation.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo 'eli needs Python 3.11 or newer: make PYTHON=python3.12 ...'; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[lab,dev]'
+	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e '.[lab,dev]'
 	@touch $@
 
 clean:
