@@ -72,11 +72,11 @@ def extract_pairs(
     current: Callable[[Any], Tensor],
     data: Iterable[Any],
     *,
-    passes: int,
-    mixup: float | None,
-    inputs: Callable[[Any], Any] | None,
-    device: torch.device | str | None,
-    seed: int,
+    passes: int = 1,
+    mixup: float | None = None,
+    inputs: Callable[[Any], Any] | None = None,
+    device: torch.device | str | None = None,
+    seed: int = 0,
 ) -> tuple[Tensor, Tensor]:
     """Latents of the same inputs under both models, each `(N, D)`; the arguments are those of `Aligner.fit`."""
     if not isinstance(passes, int) or passes < 1:

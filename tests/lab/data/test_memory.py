@@ -134,10 +134,10 @@ def test_random_selection_needs_no_features_and_differs_by_class_and_seed():
 
 
 @pytest.mark.parametrize("options", [{"budget": 8}, {"per_class": 2, "selection": "random", "seed": 3}, {}])
-def test_a_memory_survives_a_checkpoint(tmp_path, options):
+def test_a_memory_can_be_restored_from_its_ranks(options):
     memory, _ = filled(**options)
-    torch.save(memory.state(), tmp_path / "state.pt")
-    again = Memory.from_state(torch.load(tmp_path / "state.pt", weights_only=True))
+    again = Memory(**options)
+    again.restore(memory.ranked)
     memory.add(7, torch.arange(30, 35), torch.eye(5))
     again.add(7, torch.arange(30, 35), torch.eye(5))
     assert again.classes == memory.classes
@@ -146,11 +146,12 @@ def test_a_memory_survives_a_checkpoint(tmp_path, options):
         assert again.per_class_count(seen) == memory.per_class_count(seen)
 
 
-def test_a_state_is_a_copy():
+def test_restored_ranks_are_copies():
     memory, _ = filled(per_class=3)
-    before = memory.indices(2)
-    memory.state()["ranked"][0].fill_(-1)
-    assert torch.equal(memory.indices(2), before)
+    again = Memory(per_class=3)
+    again.restore(memory.ranked)
+    memory.ranked[4].fill_(-1)
+    assert (again.indices(2) >= 0).all()
 
 
 @pytest.mark.parametrize(

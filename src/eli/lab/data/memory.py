@@ -5,7 +5,8 @@ The memory holds places in the training set, not images.
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from collections.abc import Mapping
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -161,22 +162,11 @@ class Memory:
         kept = [ranked[:count] for ranked in self._ranked.values()]
         return torch.cat(kept) if kept else torch.empty(0, dtype=torch.int64)
 
-    def state(self) -> dict[str, Any]:
-        """Everything the memory is, as plain tensors, numbers and text, for a checkpoint."""
-        return {
-            "budget": self.budget,
-            "per_class": self.per_class,
-            "selection": self.selection,
-            "seed": self.seed,
-            "classes": torch.tensor(self.classes, dtype=torch.int64),
-            "ranked": [ranked.clone() for ranked in self._ranked.values()],
-        }
+    @property
+    def ranked(self) -> dict[int, Tensor]:
+        """The samples of each class that was added, best first: everything the memory knows, for a checkpoint."""
+        return dict(self._ranked)
 
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Memory:
-        """The memory that `state` was taken from."""
-        options = {key: state[key] for key in ("budget", "per_class", "selection", "seed")}
-        memory = cls(**options)
-        pairs = zip(state["classes"].tolist(), state["ranked"], strict=True)
-        memory._ranked = {label: ranked.clone() for label, ranked in pairs}
-        return memory
+    def restore(self, ranked: Mapping[int, Tensor]) -> None:
+        """Take over what `ranked` gave, in place of everything that is known."""
+        self._ranked = {label: ranks.clone() for label, ranks in ranked.items()}

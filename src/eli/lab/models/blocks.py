@@ -12,9 +12,24 @@ from torch.nn import functional as F
 
 
 class Backbone(nn.Module):
-    """Images (N, C, H, W) to latents (N, latent_dim)."""
+    """Images (N, C, H, W) to latents (N, latent_dim), level by level.
+
+    Methods with two branches (AANet) join them after each level, so a backbone says where its levels end: `level` maps
+    the output of level `number - 1` (images for the first) to that of level `number` (latents for the last).
+    """
 
     latent_dim: int
+    levels: int
+
+    def level(self, number: int, x: Tensor) -> Tensor:
+        """What one level makes of the output of the level before."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Images to latents."""
+        for number in range(self.levels):
+            x = self.level(number, x)
+        return x
 
 
 class BasicBlock(nn.Module):

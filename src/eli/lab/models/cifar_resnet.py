@@ -21,6 +21,7 @@ class CifarResNet(Backbone):
     """
 
     latent_dim = 64
+    levels = 3
 
     def __init__(self, depth: int = 32, *, in_channels: int = 3) -> None:
         super().__init__()
@@ -32,7 +33,10 @@ class CifarResNet(Backbone):
         self.blocks = residual_stages((16, 32, 64), blocks)
         initialise_convolutions(self)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Images to latents."""
-        maps: Tensor = self.blocks(F.relu(self.bn1(self.conv1(x))))
-        return maps.mean(dim=(2, 3))
+    def level(self, number: int, x: Tensor) -> Tensor:
+        """One stage; the first with the stem before it, the last with the mean over the picture after it."""
+        if number == 0:
+            x = F.relu(self.bn1(self.conv1(x)))
+        stage = len(self.blocks) // self.levels
+        x = self.blocks[number * stage : (number + 1) * stage](x)
+        return x.mean(dim=(2, 3)) if number == self.levels - 1 else x

@@ -22,6 +22,7 @@ class ResNet18(Backbone):
     """
 
     latent_dim = 512
+    levels = 4
 
     def __init__(self, *, in_channels: int = 3) -> None:
         super().__init__()
@@ -30,8 +31,9 @@ class ResNet18(Backbone):
         self.blocks = residual_stages((64, 128, 256, 512), 2)
         initialise_convolutions(self)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Images to latents."""
-        stem = F.max_pool2d(F.relu(self.bn1(self.conv1(x))), kernel_size=3, stride=2, padding=1)
-        maps: Tensor = self.blocks(stem)
-        return maps.mean(dim=(2, 3))
+    def level(self, number: int, x: Tensor) -> Tensor:
+        """One stage; the first with the stem before it, the last with the mean over the picture after it."""
+        if number == 0:
+            x = F.max_pool2d(F.relu(self.bn1(self.conv1(x))), kernel_size=3, stride=2, padding=1)
+        x = self.blocks[2 * number : 2 * number + 2](x)
+        return x.mean(dim=(2, 3)) if number == self.levels - 1 else x

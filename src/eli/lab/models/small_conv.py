@@ -20,6 +20,8 @@ class SmallConv(Backbone):
         latent_dim: Dimension of the latent.
     """
 
+    levels = 4
+
     def __init__(self, *, in_channels: int = 1, latent_dim: int = 64) -> None:
         super().__init__()
         if latent_dim < 1:
@@ -34,7 +36,7 @@ class SmallConv(Backbone):
         self.layers = nn.Sequential(*layers[:-1])
         initialise_convolutions(self)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Images to latents."""
-        maps: Tensor = self.layers(x)
-        return maps.mean(dim=(2, 3))
+    def level(self, number: int, x: Tensor) -> Tensor:
+        """One convolution with what follows it; the last with the mean over the picture."""
+        x = self.layers[3 * number : 3 * number + 3](x)
+        return x.mean(dim=(2, 3)) if number == self.levels - 1 else x

@@ -1,0 +1,65 @@
+"""Class-incremental learners, by name. They know nothing of aligners, memories, optimisers or files.
+
+Imports `eli.lab.models`; experiments may import it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from eli.errors import OptionError
+from eli.lab.learners.aanet import AANet
+from eli.lab.learners.finetune import FineTune, Joint
+from eli.lab.learners.icarl import ICarl
+from eli.lab.learners.learner import Learner, Loss
+from eli.lab.learners.lucir import Lucir
+from eli.lab.models.blocks import Backbone
+
+__all__ = ["LEARNERS", "Learner", "Loss", "make_learner"]
+
+LEARNERS: dict[str, type[Learner]] = {
+    "finetune": FineTune,
+    "joint": Joint,
+    "icarl": ICarl,
+    "lucir": Lucir,
+    "aanet": AANet,
+}
+
+
+def make_learner(
+    name: str,
+    make_backbone: Callable[[], Backbone],
+    *,
+    head: str = "cosine",
+    freeze_old: bool = True,
+    imprint_new: bool = True,
+    options: Mapping[str, Any] | None = None,
+) -> Learner:
+    """A learner that has learned nothing yet.
+
+    Args:
+        name: One of `LEARNERS`.
+        make_backbone: Makes a freshly drawn backbone.
+        head: "cosine" or "linear".
+        freeze_old: Whether the prototypes of old classes stay as they are.
+        imprint_new: Whether prototypes of new classes start at the mean directions of their latents.
+        options: The learner's own numbers; those not given have their published values.
+
+    Raises:
+        OptionError: No learner has this name, or it does not take these options.
+
+    Example:
+        >>> from eli.lab.models import make_backbone
+        >>> learner = make_learner("icarl", lambda: make_backbone("conv", image_shape=(1, 8, 8)))
+        >>> learner.grow(5)
+        >>> learner.grow(1)
+        >>> learner.known, learner.classes
+        (5, 6)
+    """
+    if name not in LEARNERS:
+        near = difflib.get_close_matches(name.lower(), LEARNERS, n=1, cutoff=0.5)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise OptionError(f"There is no learner {name!r}.{hint} Choose from: {', '.join(LEARNERS)}.")
+    return LEARNERS[name](make_backbone, head=head, freeze_old=freeze_old, imprint_new=imprint_new, options=options)

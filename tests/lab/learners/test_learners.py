@@ -1,0 +1,236 @@
+import copy
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from eli.errors import OptionError
+from eli.lab.learners import LEARNERS, make_learner
+from eli.lab.learners.losses import distillation, less_forget, margin_ranking
+from eli.lab.models import make_backbone
+from eli.lab.models.two_branch import ScaledConv2d, TwoBranch
+
+
+def made(name, tasks=(4, 2), seed=0, **options):
+    torch.manual_seed(seed)
+    learner = make_learner(name, lambda: make_backbone("conv", image_shape=(1, 8, 8)), **options)
+    for size in tasks:
+        learner.grow(size)
+    return learner
+
+
+def batch(classes=6, count=12):
+    torch.manual_seed(1)
+    return torch.randn(count, 1, 8, 8), torch.arange(count) % classes
+
+
+def steps(learner, count=3):
+    images, labels = batch(learner.classes)
+    learner.train()
+    optimizer = torch.optim.SGD(learner.groups(), lr=0.05, momentum=0.9, weight_decay=5e-4)
+    for _ in range(count):
+        optimizer.zero_grad()
+        sum(learner(images, labels).terms.values()).backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_the_first_task_is_cross_entropy_alone(name):
+    learner = made(name, tasks=(6,))
+    images, labels = batch()
+    terms, logits = learner(images, labels)
+    assert list(terms) == ["classification"]
+    assert logits.shape == (12, 6)
+    assert terms["classification"].item() == pytest.approx(F.cross_entropy(logits, labels).item())
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_the_model_before_is_the_teacher_and_stays_as_it_is(name):
+    learner = made(name, tasks=(4,))
+    images, _ = batch()
+    learner.eval()
+    before = learner.model(images)
+    learner.grow(2)
+    learner.train()
+    assert not learner.teacher.training
+    steps(learner)
+    assert torch.equal(learner.teacher(images), before)
+    assert not any(p.requires_grad for p in learner.teacher.parameters())
+    assert (learner.known, learner.classes) == (4, 6)
+    assert learner.model(images).shape == (12, 6)
+
+
+def test_icarl_is_cross_entropy_and_distillation_of_old_logits():
+    learner = made("icarl", options={"temperature": 3.0, "distillation": 0.5}).eval()
+    images, labels = batch()
+    terms, logits = learner(images, labels)
+    kept = distillation(logits[:, :4], learner.teacher(images), temperature=3.0)
+    assert set(terms) == {"classification", "distillation"}
+    assert terms["distillation"].item() == pytest.approx(0.5 * kept.item(), rel=1e-5)
+
+
+def test_lucir_weighs_less_forget_by_the_root_of_old_over_new():
+    learner = made("lucir", tasks=(8, 2)).eval()
+    with torch.no_grad():
+        learner.model.backbone.layers[0].weight.add_(0.1)
+        learner.model.head.sigma.fill_(7.0)
+    images, labels = batch(10)
+    terms, _ = learner(images, labels)
+    z, z_teacher = learner.model.latents(images), learner.teacher.latents(images)
+    assert terms["less-forget"].item() == pytest.approx(5 * 2 * less_forget(z, z_teacher).item(), rel=1e-5)
+    ranking = margin_ranking(learner.model.head.cosines(z), labels, old=8, margin=0.5, top_k=2)
+    assert ranking.item() > 0
+    assert terms["ranking"].item() == pytest.approx(ranking.item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["lucir", "aanet"])
+def test_without_the_explicit_regularisation_there_is_no_less_forget(name):
+    images, labels = batch()
+    terms, _ = made(name, options={"less_forget": 0.0})(images, labels)
+    assert set(terms) == {"classification", "ranking"}
+
+
+@pytest.mark.parametrize("name", ["icarl", "lucir", "aanet"])
+def test_old_prototypes_are_frozen_and_new_ones_and_sigma_train(name):
+    learner = made(name)
+    head = copy.deepcopy(learner.model.head)
+    steps(learner)
+    after = learner.model.head
+    assert torch.equal(after.old, head.old)
+    assert not torch.equal(after.new, head.new)
+    assert not torch.equal(after.sigma, head.sigma)
+
+
+def test_finetuning_trains_old_prototypes_where_asked():
+    learner = made("finetune", freeze_old=False)
+    before = learner.model.head.old.clone()
+    steps(learner)
+    assert not torch.equal(learner.model.head.old, before)
+
+
+def test_imprinting_puts_new_prototypes_on_the_mean_direction():
+    learner = made("icarl", tasks=(2, 1))
+    latents = F.normalize(torch.randn(5, 64), dim=1)
+    learner.imprint(latents, torch.full((5,), 2))
+    mean = F.normalize(latents.mean(dim=0), dim=0)
+    assert torch.allclose(F.normalize(learner.model.head.new[0], dim=0), mean, atol=1e-6)
+    other = made("icarl", tasks=(2, 1), imprint_new=False)
+    before = other.model.head.new.clone()
+    other.imprint(latents, torch.full((5,), 2))
+    assert torch.equal(other.model.head.new, before)
+
+
+def test_a_linear_head_grows_and_keeps_its_old_rows():
+    learner = made("icarl", tasks=(4,), head="linear")
+    weight = learner.model.head.weight.clone()
+    learner.grow(3)
+    assert torch.equal(learner.model.head.weight[:4], weight)
+    assert not learner.imprints
+    images, labels = batch(7)
+    assert set(learner(images, labels).terms) == {"classification", "distillation"}
+
+
+@pytest.mark.parametrize("name", ["lucir", "aanet"])
+def test_cosine_methods_refuse_a_linear_head(name):
+    with pytest.raises(OptionError, match="cosine head"):
+        made(name, head="linear")
+
+
+def test_unknown_names_and_options_are_refused():
+    with pytest.raises(OptionError, match="Did you mean 'icarl'"):
+        made("icral")
+    with pytest.raises(OptionError, match="no option heat"):
+        made("icarl", options={"heat": 1})
+    with pytest.raises(OptionError, match="cosine or linear"):
+        made("icarl", head="round")
+
+
+class TestAANet:
+    def test_starts_as_the_network_before(self):
+        learner = made("aanet").eval()
+        images, _ = batch()
+        assert isinstance(learner.model.backbone, TwoBranch)
+        assert torch.allclose(learner.model.latents(images), learner.teacher.latents(images), atol=1e-5)
+
+    def test_a_level_is_the_sum_of_both_branches_by_their_shares(self):
+        learner = made("aanet").eval()
+        backbone = learner.model.backbone
+        steps(learner)
+        learner.eval()
+        with torch.no_grad():
+            backbone.alpha.copy_(torch.tensor([0.1, 0.5, 0.8, 1.0]))
+        x = images = batch()[0]
+        for number, share in enumerate([0.1, 0.5, 0.8, 1.0]):
+            x = share * backbone.one.level(number, x) + (1 - share) * backbone.two.level(number, x)
+        assert torch.allclose(backbone(images), x, atol=1e-5)
+
+    def test_frozen_parts_do_not_move(self):
+        learner = made("aanet", options={"branch_one": "free", "branch_two": "scaled"})
+        before = copy.deepcopy(learner.model.backbone)
+        steps(learner)
+        after = learner.model.backbone
+        for (name, old), new in zip(before.named_parameters(), after.parameters(), strict=True):
+            frozen = name == "alpha" or (name.startswith("two") and "scale" not in name and old.ndim == 4)
+            assert torch.equal(old, new) == frozen, name
+
+    def test_a_scaled_branch_has_one_number_for_each_pair_of_channels(self):
+        learner = made("aanet")
+        scaled = [m for m in learner.model.backbone.two.modules() if isinstance(m, ScaledConv2d)]
+        assert [tuple(m.scale.shape) for m in scaled] == [(16, 1, 1, 1), (32, 16, 1, 1), (64, 32, 1, 1), (64, 64, 1, 1)]
+        assert not any(isinstance(m, ScaledConv2d) for m in learner.model.backbone.one.modules())
+
+    def test_a_fixed_branch_moves_only_its_statistics(self):
+        learner = made("aanet", options={"branch_two": "fixed"})
+        before = copy.deepcopy(learner.model.backbone.two.state_dict())
+        steps(learner)
+        after = learner.model.backbone.two.state_dict()
+        moved = {name.split(".")[-1] for name in before if not torch.equal(before[name], after[name])}
+        assert moved == {"running_mean", "running_var", "num_batches_tracked"}
+
+    def test_shares_follow_the_gradient_on_the_balanced_set_alone(self):
+        learner = made("aanet", options={"fusion_rate": 0.1, "fusion_batches": 1})
+        steps(learner)
+        images, labels = batch()
+        before = copy.deepcopy(learner)
+        learner.end_epoch(lambda: [(images, labels), (images, labels)], rate=0.5)
+        before.eval()
+        loss = F.cross_entropy(before.model(images), labels)
+        (gradient,) = torch.autograd.grad(loss, [before.model.backbone.alpha])
+        alpha = before.model.backbone.alpha
+        expected = alpha - 0.1 * 0.5 * (gradient + 5e-4 * alpha)
+        assert torch.allclose(learner.model.backbone.alpha, expected, atol=1e-7)
+        names = [n for n, p in before.model.named_parameters() if not torch.equal(p, learner.model.get_parameter(n))]
+        assert names == ["backbone.alpha"]
+        assert learner.training
+
+    def test_shares_and_branches_are_carried_to_the_next_task(self):
+        learner = made("aanet")
+        steps(learner)
+        with torch.no_grad():
+            learner.model.backbone.alpha.fill_(0.3)
+        before = copy.deepcopy(learner.model.backbone.state_dict())
+        learner.grow(2)
+        after = learner.model.backbone.state_dict()
+        assert all(torch.equal(before[name], after[name]) for name in before)
+
+    def test_unknown_kinds_of_branches_are_refused(self):
+        with pytest.raises(OptionError, match="free, scaled, fixed"):
+            made("aanet", options={"branch_one": "loose"})
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_a_state_brings_everything_back_but_the_teacher(name):
+    learner, other = made(name), made(name, seed=5)
+    other.teacher = learner.teacher
+    steps(learner)
+    other.load_state(learner.state())
+    learner.eval(), other.eval()
+    images, labels = batch()
+    one, two = learner(images, labels).terms, other(images, labels).terms
+    assert all(torch.equal(one[key], two[key]) for key in one)
+    assert not any(key.startswith("teacher") for key in learner.state())
+
+
+def test_a_state_that_does_not_fit_is_refused():
+    with pytest.raises(OptionError, match="does not fit"):
+        made("icarl").load_state(made("aanet").state())
