@@ -31,15 +31,11 @@ CIFAR100 = CifarSpec(
 class CifarNotFoundError(DatasetNotFoundError):
     """CIFAR-100 is neither on disk, in any of its forms, nor could it be fetched."""
 
-    def __str__(self) -> str:
-        wanted = "".join(f"\n  {name}" for name in self.files)
-        tried = "".join(f"\n  - {line}" for line in self.tries)
+    def advice(self) -> str:
+        """What to put where; the list of files follows."""
         return (
-            f"The dataset {self.dataset!r} was not found.\n"
             f"Put one of the published archives, {BINARY.archive} or {PYTHON.archive}, into {self.folder}, "
-            f"or the files themselves:{wanted}\n"
-            "or name another folder with the data_dir option or the variable ELI_DATA.\n"
-            f"What was tried:{tried}"
+            "or the files themselves:"
         )
 
 

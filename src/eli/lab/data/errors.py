@@ -69,12 +69,16 @@ class DatasetNotFoundError(DataError):
         self.files = tuple(files)
         self.tries = tuple(tries)
 
+    def advice(self) -> str:
+        """What to put where; the list of files follows. Kinds of datasets that come otherwise say it otherwise."""
+        return f"Put these files, plain or with .gz added, into {self.folder}:"
+
     def __str__(self) -> str:
         wanted = "".join(f"\n  {name}" for name in self.files)
         tried = "".join(f"\n  - {line}" for line in self.tries)
         return (
             f"The dataset {self.dataset!r} was not found.\n"
-            f"Put these files, plain or with .gz added, into {self.folder}:{wanted}\n"
+            f"{self.advice()}{wanted}\n"
             "or name another folder with the data_dir option or the variable ELI_DATA.\n"
             f"What was tried:{tried}"
         )
