@@ -18,6 +18,8 @@ FOLDER = Path(__file__).parents[1] / "benchmarks"
         "step.py --rows 8",
         "end_to_end.py --images 4 --iterations 2 --plain-iterations 1",
         "align.py --rounds 1 --sizes 16x8",
+        "input.py --batch 4 --rounds 1 --pictures 2",
+        "train.py --model resnet14 --batch 4 --rounds 1",
     ],
 )
 def test_prints_a_table(command):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import errno
 import sys
 from collections.abc import Sequence
 from types import ModuleType
@@ -11,11 +12,19 @@ from types import ModuleType
 from rich.console import Console
 
 import eli
-from eli.lab.commands import toy
+from eli.lab.commands import data, evaluate, list, resume, run, show, toy
 from eli.lab.data.errors import DataError
 from eli.lab.pages import PageError
 
-_COMMANDS: dict[str, ModuleType] = {"toy": toy}
+_COMMANDS: dict[str, ModuleType] = {
+    "toy": toy,
+    "run": run,
+    "resume": resume,
+    "evaluate": evaluate,
+    "list": list,
+    "show": show,
+    "data": data,
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -24,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         0 if all went well, 1 for an error in the input or the data, 2 for a wrong command line, 130 when interrupted.
     """
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    arguments = [*(sys.argv[1:] if argv is None else argv)]
     errors = Console(stderr=True, highlight=False)
     if arguments and not arguments[0].startswith("-") and arguments[0] not in _COMMANDS:
         near = difflib.get_close_matches(arguments[0], _COMMANDS, n=1, cutoff=0)
@@ -39,9 +48,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         errors.print("eli: interrupted; what is finished is kept, the same command goes on from there")
         return 130
     except (eli.EliError, DataError, PageError, OSError) as error:
-        errors.print(f"eli: {error}", markup=False, soft_wrap=True)
+        errors.print(f"eli: {_full_disk(error) or error}", markup=False, soft_wrap=True)
         return 1
     return 0
+
+
+def _full_disk(error: Exception) -> str:
+    if not (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)):
+        return ""
+    return f"the disk is full ({error}); what is finished is kept: make room, then the same command goes on from there"
 
 
 def _parser() -> argparse.ArgumentParser:

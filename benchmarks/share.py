@@ -1,0 +1,37 @@
+"""What ELI and all readings cost beside the training of the base learner, from the clock of finished runs.
+
+    python benchmarks/share.py RUN [RUN ...]
+
+Prints a table with one row for each task after the first: seconds of training, and as shares of them the extraction of
+all latents (of test images too, which any evaluation needs), the fits of all aligners (ELI twice: backward and forward)
+and all readings.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from eli.lab.evaluation.results import JSON_NAME, read_results
+
+
+def main() -> None:
+    """Print one row for each task of each run, and one for their sum."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", type=Path, nargs="+")
+    rows = []
+    for run in parser.parse_args().runs:
+        tasks = read_results(run / JSON_NAME).tasks
+        rows += [(f"{run.name}, task {task['task']}", task["seconds"]) for task in tasks if task["task"] > 1]
+    parts = ("train", "extract", "fit", "readings")
+    rows.append(("all", {part: sum(seconds[part] for _, seconds in rows) for part in parts}))
+    print("| task | training, s | extraction | fits | readings | fits and readings |")
+    print("|---|---:|---:|---:|---:|---:|")
+    for name, seconds in rows:
+        train, extract, fit, readings = (seconds[part] for part in parts)
+        shares = [value / train for value in (extract, fit, readings, fit + readings)]
+        print(f"| {name} | {train:.0f} | {' | '.join(f'{share:.1%}' for share in shares)} |")
+
+
+if __name__ == "__main__":
+    main()

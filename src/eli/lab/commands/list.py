@@ -1,0 +1,61 @@
+"""`eli list`: the runs in a folder, and how far they are."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from rich.console import Console
+
+HELP = "list the runs in a folder: what they are, how far they are, what they reached"
+EXAMPLES = """examples:
+  eli list
+  eli list out
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of this command."""
+    parser.add_argument("folder", type=Path, nargs="?", default=Path("out"), help="where to look (default: out)")
+
+
+def run(args: argparse.Namespace, console: Console) -> None:
+    """Print a table."""
+    from rich import box
+    from rich.table import Table
+
+    from eli.errors import EliError
+    from eli.lab.evaluation.metrics import summarise
+    from eli.lab.experiments.run_folder import RunFolder
+
+    if not args.folder.is_dir():
+        raise FileNotFoundError(f"there is no folder {args.folder}; runs are in 'out' unless out=DIR said otherwise")
+    table = Table("run", "learner", "data", "protocol", "seed", "tasks", "base", "eli/oracle †", box=box.SIMPLE_HEAD)
+    damaged = []
+    for file in sorted(args.folder.glob("**/run.json")):
+        folder = RunFolder(file.parent)
+        try:
+            facts = folder.facts()
+            average = {s.reading: s.average for s in summarise(folder.collect().rows) if s.classifier == "fc"}
+        except EliError as error:
+            damaged.append(str(error))
+            continue
+        config = facts["config"]
+        protocol = config["protocol"]["name"] or f"{config['protocol']['first']}+{config['protocol']['increment']}"
+        done, tasks = len({task["task"] for task in folder.collect().tasks}), len(facts["sizes"])
+        table.add_row(
+            str(file.parent.relative_to(args.folder)),
+            config["learner"]["name"],
+            config["data"]["name"],
+            protocol,
+            str(config["seed"]),
+            f"{done}/{tasks}",
+            *(f"{100 * average[name]:.1f}" if name in average else "–" for name in ("base", "eli/oracle")),
+        )
+    if not table.row_count and not damaged:
+        console.print(f"no runs in {args.folder}; 'eli run' makes one", soft_wrap=True)
+        return
+    console.print(table)
+    console.print("average accuracy over tasks in %, the first included; † knows which test samples are old")
+    for line in damaged:
+        console.print(line, soft_wrap=True, markup=False)

@@ -1,0 +1,57 @@
+"""`eli run`: train an incremental learner, fit ELI after each task, read it with all controls."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from rich.console import Console
+
+HELP = "train a class-incremental learner, fit ELI after each task and read it with all its controls"
+EXAMPLES = """examples:
+  eli run                                                       iCaRL on the embedded digits, well under a minute
+  eli run learner=lucir data=digits preset=smoke out=DIR
+  eli run learner=icarl data=cifar100 protocol=half-5           tens of minutes on a CPU (preset=small)
+  eli run learner=aanet data=cifar100 protocol=equal-10 preset=paper seed=1
+  eli run learner=icarl data=cifar100 protocol=half-5 memory=none
+  eli run data=folder data.path=pictures model=resnet18 protocol.first=4 protocol.increment=2
+
+keys: learner, data, protocol, model, train, memory, aligner, preset, seed, out, start_from; a dot reaches inside
+(train.epochs=5). 'eli run --keys' shows all of them with their values. The same command again goes on with a run that
+was interrupted, and so does 'eli resume'.
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of this command."""
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="what to run; see below")
+    parser.add_argument("--keys", action="store_true", help="show all keys and their values, and run nothing")
+
+
+def run(args: argparse.Namespace, console: Console) -> None:
+    """Train, fit, read."""
+    # Imported here, so that `eli --help` does not wait for torch's optimisers, hydra and lightning-fabric.
+    from eli.lab.commands.show import print_run
+    from eli.lab.experiments.run_config import choices, compose, describe
+    from eli.lab.experiments.run_overrides import GROUPS
+
+    if args.keys:
+        for group in GROUPS:
+            if group != "protocol":
+                console.print(f"{group}: one of {', '.join(choices(group))}", soft_wrap=True, markup=False)
+        console.print("protocol: half-N, equal-N, or protocol.first and protocol.increment\n")
+        _print_keys(describe(compose(args.overrides)), console)
+        return
+    from eli.lab.experiments.session import begin
+
+    print_run(begin(args.overrides, console), console)
+
+
+def _print_keys(tree: dict[str, Any], console: Console) -> None:
+    for key, value in tree.items():
+        parts = value.items() if isinstance(value, dict) else [("", value)]
+        for name, part in parts:
+            # A learner's own options are typed beside the others.
+            for own, text in part.items() if isinstance(part, dict) else [(name, part)]:
+                shown = "null" if text is None else text
+                console.print(f"{key}.{own}={shown}" if own else f"{key}={shown}", soft_wrap=True, markup=False)

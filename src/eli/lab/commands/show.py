@@ -1,0 +1,104 @@
+"""`eli show`: what runs reached, with all controls; several runs of one experiment as mean and spread."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from eli.lab.evaluation.metrics import Summary
+    from eli.lab.experiments.run_folder import RunFolder
+
+HELP = "show what a run reached, each reading beside its controls; several runs (seeds) as mean and spread"
+EXAMPLES = """examples:
+  eli show out/my-run
+  eli show out/my-run --classifier nearest-mean
+  eli show out/seed0 out/seed1 out/seed2 --markdown docs/results.md --section half-5-icarl
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of this command."""
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folders of runs of one experiment")
+    parser.add_argument(
+        "--classifier",
+        choices=("fc", "nearest-mean"),
+        default="fc",
+        help="fc: the model's own head, and prototypes; nearest-mean: of exemplars (default: fc)",
+    )
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write the table into this markdown page")
+    parser.add_argument("--section", help="the section of that page to write it to (default: made from the run)")
+
+
+def run(args: argparse.Namespace, console: Console) -> None:
+    """Print the table."""
+    from eli.lab.evaluation.table import HEAD, NEAREST_MEAN, summary_markdown
+    from eli.lab.experiments.run_folder import RunFolder
+    from eli.lab.pages import around_section, update_section
+
+    folders = [RunFolder(path) for path in args.runs]
+    classifiers = HEAD if args.classifier == "fc" else NEAREST_MEAN
+    section = args.section or title_of(folders[0]).replace(" ", "-")
+    if args.markdown:
+        around_section(args.markdown, section)
+    summaries = print_runs(folders, console, classifiers=classifiers)
+    if args.markdown:
+        update_section(args.markdown, section, summary_markdown(summaries, classifiers=classifiers))
+
+
+def print_run(folder: RunFolder, console: Console) -> None:
+    """The table of one run."""
+    print_runs([folder], console)
+
+
+def print_runs(
+    folders: Sequence[RunFolder], console: Console, *, classifiers: Sequence[str] | None = None
+) -> list[list[Summary]]:
+    """The table of runs of one experiment.
+
+    Raises:
+        RunError: They are not of one experiment, or nothing was read yet.
+    """
+    from eli.lab.evaluation.metrics import summarise
+    from eli.lab.evaluation.table import HEAD, summary_table
+    from eli.lab.experiments.run_folder import RunError
+
+    titles = {title_of(folder) for folder in folders}
+    if len(titles) > 1:
+        raise RunError(f"these are runs of different experiments: {'; '.join(sorted(titles))}")
+    summaries, done = [], set()
+    for folder in folders:
+        results = folder.collect()
+        if not results.rows:
+            raise RunError(f"{folder.path} has no results yet; 'eli resume {folder.path}' goes on with it")
+        summaries.append(summarise(results.rows))
+        done.add(len(results.tasks))
+    if len(done) > 1:
+        raise RunError(f"these runs have finished different numbers of tasks: {sorted(done)}")
+    title = f"{titles.pop()}, {done.pop()} of {len(folders[0].facts()['sizes'])} tasks"
+    console.print(summary_table(summaries, title=title, classifiers=classifiers or HEAD))
+    for folder in folders:
+        console.print(f"Results: {folder.path / 'results.jsonl'}, {folder.path / 'results.csv'}", soft_wrap=True)
+    return summaries
+
+
+def title_of(folder: RunFolder) -> str:
+    """What a run is, but for its seed: equal for runs that may be averaged."""
+    facts = folder.facts()
+    config = facts["config"]
+    protocol = config["protocol"]["name"] or f"{config['protocol']['first']}+{config['protocol']['increment']}"
+    memory = config["memory"]
+    kept = f"{memory['per_class']} exemplars per class" if memory["per_class"] else f"{memory['budget']} exemplars"
+    if not memory["per_class"] and not memory["budget"]:
+        kept = "no exemplars"
+    parts = [
+        f"{config['learner']['name']} on {config['data']['name']}, {protocol}",
+        f"{config['model']['name']}, {config['train']['first_epochs']}/{config['train']['epochs']} epochs",
+        kept,
+        *facts.get("evaluation", []),
+    ]
+    return ", ".join(parts)

@@ -1,0 +1,66 @@
+"""Class means and cosines to them: the nearest-mean classifier and forward prototypes. Imported by `evaluation`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from eli.aligner import Aligner
+from eli.lab.models.heads import directions
+from eli.lab.seeds import derive_seed
+
+
+def count_classes(labels: Tensor) -> int:
+    """Number of different labels."""
+    return int((torch.bincount(labels) > 0).sum())
+
+
+def class_means(latents: Tensor, labels: Tensor, classes: range) -> Tensor:
+    """Mean latent of each class, (len(classes), D), in class order. Every class must have at least one row."""
+    sums = latents.new_zeros(len(classes), latents.shape[1], dtype=torch.float64)
+    sums.index_add_(0, labels - classes.start, latents.double())
+    counts = torch.bincount(labels - classes.start, minlength=len(classes))
+    return (sums / counts.unsqueeze(1)).to(latents.dtype)
+
+
+def cosines(latents: Tensor, means: Tensor) -> Tensor:
+    """`<z / |z|, m_c / |m_c|>` for every latent and class, (N, classes)."""
+    return directions(latents) @ directions(means).t()
+
+
+def nearest_mean_scores(latents: Tensor, *, exemplars: Tensor, labels: Tensor, classes: int) -> Tensor:
+    """Scores of iCaRL's classifier: the cosine to the mean of the class's exemplars, each scaled to length 1 first.
+
+    `<z / |z|, m_c / |m_c|>` with `m_c = mean_{i in c} e_i / |e_i|`; the highest cosine is the nearest mean.
+
+    Args:
+        latents: What to classify, (N, D).
+        exemplars: Latents of the exemplars, (K, D).
+        labels: Their labels, (K,); every class has at least one.
+        classes: Number of classes.
+    """
+    return cosines(latents, class_means(directions(exemplars), labels, range(classes)))
+
+
+def move_prototypes(
+    prototypes: Mapping[str, Tensor], born: Tensor, aligners: Mapping[str, Aligner], *, seed: int
+) -> dict[str, Tensor]:
+    """Prototypes after a task: those from before moved forward into the current space, then the new classes' own.
+
+    Args:
+        prototypes: (known, D) for each forward aligner, and `none`; empty at the first task.
+        born: Mean latent of each new class, (seen - known, D).
+        aligners: Fitted forward aligners by name. A name without one, `none`, stays where it is.
+        seed: Of the noise of aligners that use some.
+
+    Returns:
+        (seen, D) for each name.
+    """
+    moved = {}
+    for name, before in prototypes.items():
+        generator = torch.Generator().manual_seed(derive_seed(seed, f"forward noise, {name}"))
+        there = aligners[name].align(before, generator=generator) if name in aligners else before
+        moved[name] = torch.cat([there, born])
+    return moved

@@ -1,0 +1,60 @@
+"""The control `bias-offset`: one number taken off the new classes' logits. Imported by `readings.py`."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from eli.lab.evaluation.class_means import count_classes
+
+
+def best_offset(logits: Tensor, labels: Tensor, *, known: int) -> float:
+    """The offset with the best balanced accuracy on exemplars.
+
+    With `d = max_new - max_old` of an exemplar's logits, an offset c makes its prediction an old class if `d <= c`,
+    else a new one. Balanced accuracy (the mean over classes of the share that is right) therefore changes only at the
+    values of d: one offset from each interval between them is an exact scan. It is 0 in the interval that holds 0, the
+    middle of any other one (a margin outside, where no exemplar says how far). Of equally good ones the smallest
+    absolute offset is taken.
+
+    Args:
+        logits: Of exemplars of old and new classes, (K, seen).
+        labels: Their labels, (K,).
+        known: Number of old classes; some exemplars must be of these, some of the others.
+    """
+    logits = logits.double()
+    (old_top, as_old), (new_top, as_new) = logits[:, :known].max(dim=1), logits[:, known:].max(dim=1)
+    share = 1.0 / (torch.bincount(labels)[labels] * count_classes(labels))
+    if_old, if_new = share * (as_old == labels), share * (as_new + known == labels)
+    turn, order = (new_top - old_top).sort()
+    # Interval k: the k rows with the smallest d are taken for old, the others for new.
+    gain = torch.cat([torch.zeros(1, dtype=share.dtype), (if_old - if_new)[order].cumsum(dim=0)]) + if_new.sum()
+    offsets = _offsets(turn)
+    # Between equal values there is no offset.
+    real = torch.cat([turn.new_ones(1, dtype=torch.bool), turn[1:] > turn[:-1], turn.new_ones(1, dtype=torch.bool)])
+    # Sums in different order differ by rounding: that is no better accuracy.
+    good = real & (gain >= gain[real].max() - 1e-9)
+    candidates = offsets[good]
+    return float(candidates[candidates.abs().argmin()])
+
+
+def _offsets(turn: Tensor) -> Tensor:
+    """One offset for each of the len(turn) + 1 intervals between sorted values: see `best_offset`."""
+    spread = (turn[-1] - turn[0]) / len(turn)
+    margin = spread if spread > 0 else torch.ones_like(spread)
+    low = torch.cat([turn[:1] - 2 * margin, turn])
+    high = torch.cat([turn, turn[-1:] + 2 * margin])
+    middle = (low + high) / 2
+    # Neighbouring numbers have no middle; the lower end belongs to the interval.
+    middle = torch.where(middle < high, middle, low)
+    inf = turn.new_full((1,), torch.inf)
+    # A row at exactly d = c is taken for old, so an interval holds its lower end and not its upper one.
+    holds_zero = (torch.cat([-inf, turn]) <= 0) & (torch.cat([turn, inf]) > 0)
+    return torch.where(holds_zero, torch.zeros_like(middle), middle)
+
+
+def offset_scores(logits: Tensor, offset: float, *, known: int) -> Tensor:
+    """Logits with the offset taken off the new classes'."""
+    shifted = logits.to(torch.float64, copy=True)
+    shifted[:, known:] -= offset
+    return shifted

@@ -1,0 +1,152 @@
+"""What a configuration stands for: its data, tasks, learner, memory and engine. Imported by the runner and commands."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from eli.lab.data.bench_dataset import BenchDataset, open_dataset
+from eli.lab.data.memory import Memory
+from eli.lab.data.protocol import Protocol
+from eli.lab.experiments.engine import Engine
+from eli.lab.experiments.run_config import RunConfig
+from eli.lab.experiments.speed import Speed, choose_speed
+from eli.lab.experiments.training import Task
+from eli.lab.learners import Learner, make_learner
+from eli.lab.models import make_backbone
+from eli.lab.seeds import derive_seed
+
+
+@dataclass(frozen=True, eq=False)
+class Bench:
+    """Everything that a run needs, made from its configuration.
+
+    Args:
+        config: The configuration.
+        data: The dataset, its classes in the order of arrival.
+        protocol: How they come in tasks.
+        engine: Where and how numbers are computed.
+    """
+
+    config: RunConfig
+    data: BenchDataset
+    protocol: Protocol
+    engine: Engine
+
+    @property
+    def first_task(self) -> str:
+        """A short name of everything that decides the model after the first task: equal names, equal models."""
+        config = self.config
+        facts = asdict(config.data) | {"data_dir": None, "workers": 0} | asdict(config.train)
+        facts |= {"threads": None, "devices": None, "accelerator": None, "epochs": None, "checkpoint_minutes": None}
+        facts |= {"eval_batch_size": None, "model": config.model.name, "head": config.learner.head}
+        facts |= {"seed": config.seed, "classes": self.protocol.sizes[0], "precision": self.engine.precision}
+        facts |= {"layout": self.engine.channels_last}
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+
+    def learner(self) -> Learner:
+        """A learner that has learned nothing yet."""
+        settings = self.config.learner
+        return make_learner(
+            settings.name,
+            partial(make_backbone, self.config.model.name, image_shape=self.data.image_shape),
+            head=settings.head,
+            freeze_old=settings.freeze_old,
+            imprint_new=settings.imprint,
+            options=settings.options,
+        )
+
+    def memory(self) -> Memory:
+        """A memory with nothing in it."""
+        settings = self.config.memory
+        return Memory(
+            budget=settings.budget,
+            per_class=settings.per_class,
+            selection=settings.selection,
+            seed=derive_seed(self.config.seed, "exemplars"),
+        )
+
+    def grow(self, learner: Learner, number: int) -> None:
+        """Make the learner ready for a task; what is drawn at random for it depends on the run's seed and the task."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derive_seed(self.config.seed, f"new weights of task {number}"))
+            learner.grow(len(self.protocol.tasks[number]))
+        self.engine.place(learner)
+
+    def task(self, number: int, memory: Memory, *, all_data: bool) -> Task:
+        """What the learner gets to see in a task."""
+        classes = self.protocol.tasks[number]
+        if all_data:
+            rehearsed = torch.nonzero(self.data.train.labels < classes.start).flatten()
+        else:
+            rehearsed = memory.indices(classes.start) if number else torch.empty(0, dtype=torch.int64)
+        return Task(number, classes, self.new_rows(number), rehearsed)
+
+    def new_rows(self, number: int) -> Tensor:
+        """Places of the training images of the classes that a task brings."""
+        classes, labels = self.protocol.tasks[number], self.data.train.labels
+        return torch.nonzero((labels >= classes.start) & (labels < classes.stop)).flatten()
+
+    def test_rows(self, number: int) -> Tensor:
+        """Places of the test images of all classes seen after a task, class by class.
+
+        So those of earlier tasks come first, in the same order after every task.
+        """
+        labels = self.data.test.labels
+        order = torch.argsort(labels, stable=True)
+        return order[labels[order] < self.protocol.tasks[number].stop]
+
+
+def open_bench(config: RunConfig, *, speed: Speed | None = None) -> tuple[Bench, Speed]:
+    """Open the data and make the engine.
+
+    Args:
+        config: The configuration.
+        speed: The way of training to use; None to choose one.
+
+    Returns:
+        The bench, and the way of training.
+
+    Raises:
+        DataError: The dataset cannot be had, or its classes do not split into these tasks.
+        OptionError: The model does not take these images, or the learner not these options.
+    """
+    train = config.train
+    if train.threads is not None:
+        torch.set_num_threads(train.threads)
+    settings = config.data
+    data = open_dataset(
+        settings.name,
+        path=settings.path,
+        data_dir=settings.data_dir,
+        order_seed=settings.order,
+        limit=settings.limit,
+        workers=settings.workers,
+        image_size=settings.image_size,
+    )
+    protocol = config.protocol.protocol(len(data.classes))
+    if speed is None:
+        trial = Engine(accelerator=train.accelerator, devices=train.devices)
+        speed = choose_speed(
+            partial(make_backbone, config.model.name, image_shape=data.image_shape),
+            data.image_shape,
+            device=trial.device,
+            precision=train.precision,
+            layout=train.layout,
+        )
+    engine = Engine(
+        accelerator=train.accelerator,
+        devices=train.devices,
+        precision=speed.precision,
+        channels_last=speed.channels_last,
+    )
+    bench = Bench(config, data, protocol, engine)
+    # A model or learner that cannot be made is found now, before a folder is.
+    with torch.random.fork_rng(devices=[]):
+        bench.learner().grow(protocol.sizes[0])
+    return bench, speed

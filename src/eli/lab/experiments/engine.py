@@ -1,0 +1,82 @@
+"""Devices, precision and memory layout: lightning-fabric behind the few calls that the bench needs.
+
+Imported by the training loop, extraction and the runner.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+_PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
+
+
+class Engine:
+    """Where and how numbers are computed.
+
+    Args:
+        accelerator: "auto", "cpu", "cuda", "mps"...
+        devices: How many.
+        precision: "32", "bf16" or "16".
+        channels_last: Whether pictures are laid out with their channels last.
+    """
+
+    def __init__(
+        self, *, accelerator: str = "auto", devices: int = 1, precision: str = "32", channels_last: bool = False
+    ) -> None:
+        # Imported here: it takes seconds, and a command that only reads results has no use for it.
+        from lightning_fabric import Fabric
+
+        self.fabric: Fabric = Fabric(accelerator=accelerator, devices=devices, precision=_PRECISIONS[precision])  # type: ignore[arg-type]
+        self.fabric.launch()
+        self.precision = precision
+        self.channels_last = channels_last
+
+    @property
+    def device(self) -> torch.device:
+        """The device of this process."""
+        return self.fabric.device
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is the process that writes files."""
+        return self.fabric.is_global_zero
+
+    @property
+    def processes(self) -> int:
+        """How many processes share the work."""
+        return self.fabric.world_size
+
+    def place(self, module: nn.Module) -> nn.Module:
+        """The module on this device, in this layout; in place."""
+        module.to(self.device)
+        return module.to(memory_format=torch.channels_last) if self.channels_last else module  # type: ignore[call-overload]
+
+    def images(self, batch: Tensor) -> Tensor:
+        """A batch of images on this device, in this layout."""
+        layout = torch.channels_last if self.channels_last else torch.contiguous_format
+        return batch.to(self.device, non_blocking=True).contiguous(memory_format=layout)
+
+    def labels(self, batch: Tensor) -> Tensor:
+        """A batch of labels on this device."""
+        return batch.to(self.device, non_blocking=True)
+
+    def prepare(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[Any, Any]:
+        """The module and its optimiser, wrapped for this precision and these devices."""
+        wrapped, wrapped_optimizer = self.fabric.setup(self.place(module), optimizer)
+        return wrapped, wrapped_optimizer
+
+    def autocast(self) -> AbstractContextManager[None]:
+        """The precision of training, for work beside the wrapped module."""
+        return self.fabric.autocast()
+
+    def share(self, rows: Tensor) -> Tensor:
+        """This process's share of the rows of an epoch: as many as every other's."""
+        world = self.fabric.world_size
+        return rows[: len(rows) // world * world][self.fabric.global_rank :: world] if world > 1 else rows

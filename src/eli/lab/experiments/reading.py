@@ -1,0 +1,154 @@
+"""Latents of a finished task, extracted once, and all readings of them. Imported by the runner.
+
+`source` is the folder of the run, `target` where readings go: the same folder, or one below it for an evaluation of the
+same models with other aligners.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from eli.lab.data.memory import Memory
+from eli.lab.data.split import Split
+from eli.lab.evaluation.evaluate import TaskEvaluation, evaluate_task
+from eli.lab.evaluation.latents import TaskLatents
+from eli.lab.evaluation.results import task_facts, write_results
+from eli.lab.evaluation.settings import AlignerSettings
+from eli.lab.experiments.bench import Bench
+from eli.lab.experiments.extract import latents_of, pairs_of
+from eli.lab.experiments.run_config import AlignerConfig
+from eli.lab.experiments.run_folder import RunFolder
+from eli.lab.learners import Learner
+from eli.lab.seeds import derive_seed
+from eli.lab.tensor_file import read_tensors, write_tensors
+
+
+def read_task(
+    bench: Bench,
+    learner: Learner,
+    memory: Memory,
+    number: int,
+    *,
+    source: RunFolder,
+    target: RunFolder,
+    settings: AlignerConfig,
+    say: Callable[[str], None],
+) -> None:
+    """Fit the aligners of a task, take all readings and write them.
+
+    Args:
+        bench: What the run is.
+        learner: After the task.
+        memory: After the task.
+        number: Of the task.
+        source: The run.
+        target: Where the readings go.
+        settings: Of the aligners; the bench's own, or those of a later evaluation.
+        say: Hears of each thing that begins.
+    """
+    start = time.perf_counter()
+    say(f"task {number + 1}: extracting latents")
+    current = _latents(bench, learner, memory, number, source)
+    current = _with_pairs(bench, learner, current, number, target if target.path != source.path else None, settings)
+    extracted = time.perf_counter() - start
+    say(f"task {number + 1}: fitting aligners")
+    previous = TaskLatents.load(_latents_file(source, number - 1)) if number else None
+    evaluation = evaluate_task(
+        current,
+        learner.model.head.cpu(),
+        previous=previous,
+        previous_head=learner.teacher.head.cpu() if learner.teacher else None,
+        prototypes=read_tensors(_prototypes_file(target, number - 1))[0] if number else {},
+        task_sizes=bench.protocol.sizes[: number + 1],
+        settings=_settings(settings),
+        seed=bench.config.seed,
+    )
+    bench.engine.place(learner)
+    _write(evaluation, target, number, trained=source.load_model(number)[2]["seconds"], extracted=extracted)
+
+
+def _write(evaluation: TaskEvaluation, target: RunFolder, number: int, *, trained: float, extracted: float) -> None:
+    for name, fitted in evaluation.aligners.items():
+        fitted.save(target.task(number) / "aligners" / f"{name}.safetensors")
+    write_tensors(_prototypes_file(target, number), evaluation.prototypes)
+    facts = task_facts(number + 1, evaluation)
+    facts["seconds"] |= {"train": trained, "extract": extracted}
+    write_results(target.task(number), evaluation.rows, {}, tasks=[facts])
+
+
+def _latents(bench: Bench, learner: Learner, memory: Memory, number: int, source: RunFolder) -> TaskLatents:
+    """The latents of a task: read if they are there, else extracted and kept."""
+    file = _latents_file(source, number)
+    if file.is_file():
+        return TaskLatents.load(file)
+    data, model = bench.data, learner.model
+    fresh, test = bench.new_rows(number), bench.test_rows(number)
+    exemplars = memory.indices(bench.protocol.tasks[number].stop)
+
+    def of(split: Split, rows: Tensor) -> Tensor:
+        return latents_of(model, split, rows, engine=bench.engine, size=bench.config.train.eval_batch_size)
+
+    none = torch.empty(0, model.backbone.latent_dim)
+    pairs = _pairs(bench, learner, fresh, number, bench.config.aligner) if number else (none, none)
+    latents = TaskLatents(
+        test=of(data.test, test),
+        test_labels=data.test.labels[test],
+        new=of(data.train, fresh),
+        new_labels=data.train.labels[fresh],
+        memory=of(data.train, exemplars),
+        memory_labels=data.train.labels[exemplars],
+        pairs_previous=pairs[0],
+        pairs_current=pairs[1],
+    )
+    latents.save(file)
+    return latents
+
+
+def _with_pairs(
+    bench: Bench, learner: Learner, latents: TaskLatents, number: int, target: RunFolder | None, aligner: AlignerConfig
+) -> TaskLatents:
+    """The same latents with pairs of another augmentation, where the aligner's options ask for that."""
+    asked = (aligner.passes, aligner.mixup)
+    if not number or target is None or asked == (bench.config.aligner.passes, bench.config.aligner.mixup):
+        return latents
+    file = target.task(number) / "pairs.safetensors"
+    if not file.is_file():
+        previous, current = _pairs(bench, learner, bench.new_rows(number), number, aligner)
+        write_tensors(file, {"previous": previous, "current": current})
+    tensors, _ = read_tensors(file, expect=["previous", "current"])
+    return dataclasses.replace(latents, pairs_previous=tensors["previous"], pairs_current=tensors["current"])
+
+
+def _pairs(bench: Bench, learner: Learner, rows: Tensor, number: int, aligner: AlignerConfig) -> tuple[Tensor, Tensor]:
+    assert learner.teacher is not None  # noqa: S101  (for the type checker: there is a task before)
+    return pairs_of(
+        learner.teacher,
+        learner.model,
+        bench.data.train,
+        rows,
+        engine=bench.engine,
+        size=bench.config.train.eval_batch_size,
+        passes=aligner.passes,
+        mixup=aligner.mixup,
+        seed=derive_seed(bench.config.seed, f"pairs of task {number}"),
+    )
+
+
+def _settings(aligner: AlignerConfig) -> AlignerSettings:
+    names = {field.name for field in dataclasses.fields(AlignerSettings)}
+    return AlignerSettings(**{name: value for name, value in asdict(aligner).items() if name in names})
+
+
+def _latents_file(folder: RunFolder, number: int) -> Path:
+    return folder.task(number) / "latents.safetensors"
+
+
+def _prototypes_file(folder: RunFolder, number: int) -> Path:
+    return folder.task(number) / "prototypes.safetensors"

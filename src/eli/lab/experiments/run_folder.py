@@ -1,0 +1,167 @@
+"""The folder of a run: what is in it, and how each file is written and read.
+
+    run.json                    what was asked for, versions, the way of training that was chosen
+    task-00/model.safetensors   the model after the task, and which exemplars are kept: the task is learned
+    task-00/latents.safetensors latents of that model: all that readings need
+    task-00/results.jsonl, .csv what was read off them: the task is finished
+    task-00/aligners/           the fitted aligners
+    task-00/prototypes.safetensors  class means moved into this task's space, for the readings of the next task
+    progress.safetensors        state within a task that takes long
+    results.jsonl, results.csv  the readings of all tasks so far
+    evaluations/NAME/           readings of the same models with other aligners, in the same form
+
+Every file is written whole or not at all. Imported by the runner, and by commands that read runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from eli.errors import EliError
+from eli.files import write_text_atomic
+from eli.lab.data.memory import Memory
+from eli.lab.evaluation.results import JSON_NAME, Results, read_results, write_results
+from eli.lab.tensor_file import DamagedRunError, read_tensors, write_tensors
+
+FORMAT = 1
+
+
+class RunError(EliError):
+    """A folder that is no run, or not the run that was meant; the message says what to do."""
+
+
+class RunFolder:
+    """The files of one run.
+
+    Args:
+        path: The folder; it need not exist yet.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a run in this folder."""
+        return (self.path / "run.json").is_file()
+
+    def write_facts(self, facts: Mapping[str, Any]) -> None:
+        """Write what the run is; the first file of a run."""
+        text = json.dumps({"format": FORMAT, **facts}, indent=1)
+        write_text_atomic(self.path / "run.json", text + "\n")
+
+    def facts(self) -> dict[str, Any]:
+        """What `write_facts` wrote.
+
+        Raises:
+            RunError: There is no run here, or a newer eli made it.
+            DamagedRunError: The file cannot be read.
+        """
+        file = self.path / "run.json"
+        if not file.is_file():
+            raise RunError(f"there is no run in {self.path}; 'eli list' shows the runs of a folder")
+        facts = self._json(file, "this run cannot be resumed; start it anew in another folder")
+        if facts.get("format") != FORMAT:
+            raise RunError(f"{file} has format {facts.get('format')!r}, this eli reads {FORMAT}: upgrade eli")
+        return facts
+
+    def task(self, number: int) -> Path:
+        """The folder of a task."""
+        return self.path / f"task-{number:02d}"
+
+    def tasks(self) -> int:
+        """How many tasks are learned."""
+        number = 0
+        while self.is_learned(number):
+            number += 1
+        return number
+
+    def is_learned(self, number: int) -> bool:
+        """Whether the model after this task is there."""
+        return (self.task(number) / "model.safetensors").is_file()
+
+    def save_model(self, number: int, state: Mapping[str, Tensor], memory: Memory, facts: Mapping[str, Any]) -> None:
+        """Write the model after a task together with the memory: with this file the task is learned."""
+        ranked = {f"memory.{label}": ranks for label, ranks in memory.ranked.items()}
+        tensors = {f"model.{name}": value for name, value in state.items()}
+        write_tensors(self.task(number) / "model.safetensors", tensors | ranked, facts)
+
+    def load_model(self, number: int) -> tuple[dict[str, Tensor], dict[int, Tensor], dict[str, Any]]:
+        """The state of the model after a task, the ranked exemplars of each class, and the facts."""
+        tensors, facts = read_tensors(self.task(number) / "model.safetensors")
+        state = {name.removeprefix("model."): t for name, t in tensors.items() if name.startswith("model.")}
+        # By label: a safetensors file lists its tensors in an order of its own.
+        ranked = {int(name.removeprefix("memory.")): t for name, t in tensors.items() if name.startswith("memory.")}
+        return state, dict(sorted(ranked.items())), facts
+
+    def results(self, number: int) -> Results | None:
+        """What was read off a task, None if nothing was yet."""
+        file = self.task(number) / JSON_NAME
+        return read_results(file) if file.is_file() else None
+
+    def collect(self) -> Results:
+        """What was read off all tasks so far, also written to the files of the whole run."""
+        found: list[Results] = []
+        while (results := self.results(len(found))) is not None:
+            found.append(results)
+        rows = [row for results in found for row in results.rows]
+        tasks = [task for results in found for task in results.tasks]
+        facts = self.facts()
+        write_results(self.path, rows, facts, tasks=tasks)
+        return Results(facts=facts, rows=rows, tasks=tasks)
+
+    def save_progress(self, number: int, epoch: int, state: Mapping[str, Tensor]) -> None:
+        """Write the state of a task that is being learned."""
+        write_tensors(self.path / "progress.safetensors", state, {"task": number, "epoch": epoch})
+
+    def progress(self, number: int) -> tuple[int, dict[str, Tensor]] | None:
+        """The epoch and state that were kept of this task, if any; a damaged file counts as none."""
+        try:
+            tensors, facts = read_tensors(self.path / "progress.safetensors")
+        except (FileNotFoundError, DamagedRunError):
+            return None
+        return (int(facts["epoch"]), tensors) if facts.get("task") == number else None
+
+    def drop_progress(self) -> None:
+        """Remove the state within a task, once the task is learned."""
+        (self.path / "progress.safetensors").unlink(missing_ok=True)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from working in this folder; the lock ends with the process, however it ends.
+
+        Raises:
+            RunError: Another process is at work here.
+        """
+        lock = _locker()
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / ".lock").open("w") as handle:
+            try:
+                lock(handle.fileno())
+            except BlockingIOError:
+                raise RunError(f"another process is at work in {self.path}; wait for it, or stop it") from None
+            yield
+
+    def _json(self, file: Path, advice: str) -> dict[str, Any]:
+        try:
+            content = json.loads(file.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise DamagedRunError(f"{file} is damaged ({error}); {advice}") from error
+        if not isinstance(content, dict):
+            raise DamagedRunError(f"{file} is damaged (it holds no object); {advice}")
+        return content
+
+
+def _locker() -> Callable[[int], None]:
+    if os.name != "posix":
+        return lambda descriptor: None
+    import fcntl
+
+    return lambda descriptor: fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,0 +1,61 @@
+"""Tensors in one safetensors file with a digest, written whole or not at all. Anything in `eli.lab` may import it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+from torch import Tensor
+
+from eli.errors import EliError
+from eli.files import write_bytes_atomic
+from eli.storage import digest
+
+
+class DamagedRunError(EliError):
+    """A file of a run is damaged or does not fit the run; the message says which one and what to do."""
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any] | None = None) -> None:
+    """Write tensors, and facts that are plain JSON values, to one file."""
+    # Copies, since safetensors refuses two names for one piece of memory.
+    plain = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
+    metadata = {"facts": json.dumps(dict(facts or {}))}
+    metadata["digest"] = digest(metadata, plain)
+    write_bytes_atomic(path, safetensors.torch.save(plain, metadata))
+
+
+def read_tensors(path: Path, *, expect: Sequence[str] = ()) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """What `write_tensors` wrote: the tensors and the facts.
+
+    Args:
+        path: The file.
+        expect: Names that must be there.
+
+    Raises:
+        DamagedRunError: The file is damaged, foreign or lacks a name.
+        FileNotFoundError: There is no such file.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file")
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a mapping)
+        facts = json.loads(metadata.get("facts", "{}"))
+    except (safetensors.SafetensorError, OSError, ValueError) as error:
+        raise DamagedRunError(_damaged(path, str(error))) from error
+    missing = [name for name in expect if name not in tensors]
+    if metadata.get("digest") != digest(metadata, tensors):
+        raise DamagedRunError(_damaged(path, "its content does not match its digest"))
+    if missing:
+        raise DamagedRunError(_damaged(path, f"it lacks {', '.join(missing)}"))
+    return tensors, facts
+
+
+def _damaged(path: Path, why: str) -> str:
+    return f"{path} is damaged ({why}). Remove this file: 'eli resume' then makes it again, and keeps the rest."

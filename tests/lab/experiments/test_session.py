@@ -1,0 +1,261 @@
+"""Whole runs on the embedded digits: each learner, going on after interruptions, evaluations, wrong folders."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from rich.console import Console
+
+from eli.lab.evaluation.results import read_results
+from eli.lab.experiments import runner
+from eli.lab.experiments.run_config import ConfigError
+from eli.lab.experiments.run_folder import RunError, RunFolder
+from eli.lab.experiments.session import begin, go_on, read_again
+from eli.lab.tensor_file import DamagedRunError
+
+QUICK = (
+    "data=digits",
+    "preset=smoke",
+    "protocol.first=4",
+    "protocol.increment=3",
+    "data.limit=30",
+    "train.first_epochs=4",
+    "train.epochs=3",
+    "train.batch_size=32",
+    "aligner.iterations=60",
+    "aligner.steps=5",
+)
+
+
+@pytest.fixture
+def console():
+    return Console(quiet=True)
+
+
+def rows(folder):
+    return read_results(folder.path / "results.jsonl").rows
+
+
+def accuracies(folder, reading="base", classifier="fc"):
+    return [row.accuracy for row in rows(folder) if (row.reading, row.classifier) == (reading, classifier)]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    return begin([*QUICK, "learner=aanet", f"out={tmp_path_factory.mktemp('runs') / 'aanet'}"], Console(quiet=True))
+
+
+@pytest.mark.parametrize("learner", ["finetune", "joint", "icarl", "lucir", "aanet-implicit"])
+def test_every_learner_learns_and_is_read_beside_its_controls(tmp_path, console, learner):
+    folder = begin([*QUICK, f"learner={learner}", f"out={tmp_path / 'run'}"], console)
+    names = {row.reading for row in rows(folder) if row.task == 3}
+    assert {"base", "eli/oracle", "eli/all", "oracle-mask", "previous-model", "ridge/all", "bias-offset"} <= names
+    first, *_, last = accuracies(folder)
+    assert first > 0.5
+    assert last > 0.15
+    assert {row.classifier for row in rows(folder)} == {"fc", "nearest-mean", "prototypes"}
+    for number in (1, 2):
+        assert (folder.task(number) / "aligners" / "eli.safetensors").is_file()
+    assert (folder.path / "results.csv").read_text().startswith("task,")
+    facts = read_results(folder.path / "results.jsonl")
+    assert facts.facts["environment"]["torch"] == torch.__version__
+    assert all({"train", "extract", "fit", "readings"} <= task["seconds"].keys() for task in facts.tasks)
+
+
+def test_joint_training_is_the_upper_bound(tmp_path, console):
+    longer = [text for text in QUICK if "epochs" not in text]
+    longer += ["train.first_epochs=12", "train.epochs=12", "memory=none"]
+    joint = begin([*longer, "learner=joint", f"out={tmp_path / 'joint'}"], console)
+    tuned = begin([*longer, "learner=finetune", f"out={tmp_path / 'tuned'}"], console)
+    assert accuracies(joint)[-1] > 0.75
+    assert accuracies(tuned)[-1] < 0.6
+
+
+def test_without_exemplars_there_is_no_nearest_mean(tmp_path, console):
+    folder = begin([*QUICK, "learner=icarl", "memory=none", f"out={tmp_path / 'run'}"], console)
+    assert {row.classifier for row in rows(folder)} == {"fc", "prototypes"}
+    assert "bias-offset" not in {row.reading for row in rows(folder)}
+
+
+def test_equal_seeds_give_equal_runs_and_others_do_not(tmp_path, console):
+    short = [*QUICK, "learner=lucir"]
+    one, two, three = (
+        begin([*short, f"seed={seed}", f"out={tmp_path / name}"], console)
+        for seed, name in ((1, "a"), (1, "b"), (2, "c"))
+    )
+    assert rows(one) == rows(two)
+    assert rows(one) != rows(three)
+
+
+class StopError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("moment", ["epoch", "model", "latents", "aligners", "results"])
+def test_a_run_that_is_broken_off_goes_on_to_the_same_numbers(tmp_path, console, monkeypatch, undisturbed, moment):
+    overrides = [*QUICK, "learner=aanet", "train.checkpoint_minutes=0", f"out={tmp_path / 'run'}"]
+    with monkeypatch.context() as patch:
+        _break_at(moment, patch)
+        with pytest.raises(StopError):
+            begin(overrides, console)
+    folder = RunFolder(tmp_path / "run")
+    assert not (folder.task(2)).exists()
+    if moment == "epoch":
+        assert folder.progress(1)[0] == 1
+    go_on(folder, console)
+    assert rows(folder) == rows(undisturbed)
+    assert not (folder.path / "progress.safetensors").exists()
+
+
+def _break_at(moment, patch):
+    """Raise in the second task, right after the file of this moment was written, or before it in the last two."""
+    if moment == "epoch":
+        save = RunFolder.save_progress
+
+        def stop(self, number, epoch, state):
+            save(self, number, epoch, state)
+            if (number, epoch) == (1, 1):
+                raise StopError
+
+        patch.setattr(RunFolder, "save_progress", stop)
+    elif moment == "model":
+        patch.setattr(runner, "read_task", lambda *args, **kwargs: _stop_at_second(args, kwargs))
+    else:
+        name = {"latents": "evaluate_task", "aligners": "write_tensors", "results": "write_results"}[moment]
+        target = f"eli.lab.experiments.reading.{name}"
+        original = getattr(sys.modules["eli.lab.experiments.reading"], name)
+
+        def stop(*args, **kwargs):
+            if "task-01" in str(args[0]) or len(kwargs.get("task_sizes", ())) == 2:
+                raise StopError
+            return original(*args, **kwargs)
+
+        patch.setattr(target, stop)
+
+
+_read_task = runner.read_task
+
+
+def _stop_at_second(args, kwargs):
+    if args[3] == 1:
+        raise StopError
+    return _read_task(*args, **kwargs)
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="this system has no SIGKILL")
+def test_a_run_that_is_killed_again_and_again_ends_with_the_same_numbers(tmp_path, undisturbed):
+    folder = RunFolder(tmp_path / "run")
+    overrides = [*QUICK, "learner=aanet", "train.checkpoint_minutes=0", "train.threads=1", f"out={folder.path}"]
+    command = [sys.executable, "-m", "eli.lab.cli", "run", *overrides]
+    for file in ("progress.safetensors", "task-01/model.safetensors", "task-02/latents.safetensors"):
+        _kill_when(command, folder.path / file)
+        assert not (folder.task(2) / "results.jsonl").exists()
+        command = [sys.executable, "-m", "eli.lab.cli", "resume", str(folder.path)]
+    finished = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert finished.returncode == 0, finished.stderr
+    assert "eli/oracle" in finished.stdout
+    assert rows(folder) == rows(undisturbed)
+
+
+def _kill_when(command, file):
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+        deadline = time.monotonic() + 120
+        while not file.exists():
+            assert process.poll() is None, process.stderr.read().decode()
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def test_the_same_command_again_changes_nothing(undisturbed, console):
+    before = {file: file.stat().st_mtime_ns for file in undisturbed.path.glob("**/model.safetensors")}
+    overrides = undisturbed.facts()["overrides"]
+    assert begin(overrides, console).path == undisturbed.path
+    assert {file: file.stat().st_mtime_ns for file in undisturbed.path.glob("**/model.safetensors")} == before
+
+
+def test_another_run_in_the_same_folder_is_refused(undisturbed, console):
+    with pytest.raises(RunError, match=r"holds another run .* out=DIR"):
+        begin([*QUICK, "learner=aanet", "seed=7", f"out={undisturbed.path}"], console)
+
+
+def test_a_damaged_model_is_named_and_can_be_made_again(tmp_path, console):
+    overrides = [*QUICK, "learner=finetune", f"out={tmp_path / 'run'}"]
+    folder = begin(overrides, console)
+    before = rows(folder)
+    file = folder.task(1) / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-3])
+    with pytest.raises(DamagedRunError, match=r"task-01/model\.safetensors is damaged"):
+        go_on(folder, console)
+    file.unlink()
+    go_on(folder, console)
+    assert rows(folder) == before
+
+
+class TestStartFrom:
+    def test_takes_over_the_first_task(self, tmp_path, console, undisturbed):
+        overrides = [*QUICK, "learner=lucir", f"start_from={undisturbed.path}", f"out={tmp_path / 'run'}"]
+        folder = begin(overrides, console)
+        mine, theirs = folder.load_model(0)[0], undisturbed.load_model(0)[0]
+        assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
+        alone = begin([*QUICK, "learner=lucir", f"out={tmp_path / 'alone'}"], console)
+        assert rows(folder) == rows(alone)
+
+    def test_refuses_a_run_that_begins_otherwise(self, tmp_path, console, undisturbed):
+        overrides = [*QUICK, "seed=4", f"start_from={undisturbed.path}", f"out={tmp_path / 'run'}"]
+        with pytest.raises(RunError, match="another first task"):
+            begin(overrides, console)
+
+
+class TestEvaluation:
+    def test_reads_the_same_models_with_other_aligners(self, undisturbed, console):
+        stamp = (undisturbed.task(2) / "model.safetensors").stat().st_mtime_ns
+        target = read_again(undisturbed, ["aligner.steps=9"], console)
+        assert target.path.parent.name == "evaluations"
+        assert accuracies(target) == accuracies(undisturbed)
+        assert target.facts()["config"]["aligner"]["steps"] == 9
+        one, two = (f.task(1) / "aligners" / "eli.safetensors" for f in (target, undisturbed))
+        assert one.read_bytes() != two.read_bytes()
+        assert (undisturbed.task(2) / "model.safetensors").stat().st_mtime_ns == stamp
+
+    def test_the_same_options_give_the_same_readings(self, undisturbed, console):
+        target = read_again(undisturbed, ["aligner.steps=5"], console, name="same")
+        assert rows(target) == rows(undisturbed)
+
+    def test_mixup_extracts_other_pairs(self, undisturbed, console):
+        target = read_again(undisturbed, ["aligner.mixup=0.3", "aligner.passes=2"], console, name="mixed")
+        assert (target.task(1) / "pairs.safetensors").is_file()
+        assert accuracies(target, "ridge/all") != accuracies(undisturbed, "ridge/all")
+
+    def test_logits_can_be_aligned_instead(self, undisturbed, console):
+        target = read_again(undisturbed, ["aligner=logits"], console)
+        assert {row.classifier for row in rows(target)} == {"fc"}
+        assert len(accuracies(target, "eli/oracle")) == 2
+
+    def test_refuses_what_would_need_training(self, undisturbed, console):
+        with pytest.raises(ConfigError, match=r"train\.epochs cannot change"):
+            read_again(undisturbed, ["train.epochs=9"], console)
+
+    def test_refuses_a_name_that_is_taken(self, undisturbed, console):
+        read_again(undisturbed, ["aligner.steps=4"], console, name="taken")
+        with pytest.raises(RunError, match="another --name"):
+            read_again(undisturbed, ["aligner.steps=3"], console, name="taken")
+
+    def test_refuses_a_run_that_learned_nothing(self, tmp_path, undisturbed, console):
+        empty = RunFolder(tmp_path)
+        empty.write_facts(undisturbed.facts())
+        with pytest.raises(RunError, match="not learned a task yet"):
+            read_again(empty, ["aligner.steps=4"], console)
+
+
+def test_run_json_says_what_was_run(undisturbed):
+    facts = json.loads((undisturbed.path / "run.json").read_text())
+    assert facts["sizes"] == [4, 3, 3]
+    assert facts["speed"] == {"precision": "32", "channels_last": False}
+    assert len(facts["classes"]) == 10

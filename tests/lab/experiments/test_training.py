@@ -1,0 +1,134 @@
+import pytest
+import torch
+
+from eli.lab.data.memory_split import MemorySplit
+from eli.lab.experiments.engine import Engine
+from eli.lab.experiments.run_config import compose
+from eli.lab.experiments.training import DivergedError, Task, teach
+from eli.lab.learners import make_learner
+from eli.lab.models import make_backbone
+
+
+@pytest.fixture(scope="module")
+def engine():
+    return Engine(accelerator="cpu")
+
+
+@pytest.fixture
+def split():
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(60) % 6
+    images = torch.randint(256, (60, 1, 8, 8), generator=generator, dtype=torch.uint8)
+    images[:, :, 0, 0] = (40 * labels).unsqueeze(1).to(torch.uint8)
+    return MemorySplit(images, labels, mean=[0.5], std=[0.25], crop_padding=1, flip=False)
+
+
+class Diary:
+    def __init__(self):
+        self.moments, self.states = [], {}
+
+    def moment(self, moment):
+        self.moments.append(moment)
+
+    def keep(self, epoch, state):
+        self.states[epoch] = {name: value.clone() for name, value in state().items()}
+
+
+def config(*overrides):
+    return compose(["data=digits", "train.first_epochs=3", "train.epochs=3", "train.batch_size=16", *overrides]).train
+
+
+def learner_for(name="finetune", tasks=(4,)):
+    torch.manual_seed(0)
+    learner = make_learner(name, lambda: make_backbone("conv", image_shape=(1, 8, 8)))
+    for size in tasks:
+        learner.grow(size)
+    return learner
+
+
+def task(split, number=0):
+    labels = split.labels
+    if number == 0:
+        return Task(0, range(4), torch.nonzero(labels < 4).flatten(), torch.empty(0, dtype=torch.int64))
+    return Task(1, range(4, 6), torch.nonzero(labels >= 4).flatten(), torch.nonzero(labels < 4).flatten()[:8])
+
+
+def test_moments_count_epochs_and_steps(engine, split):
+    diary = Diary()
+    teach(learner_for(), task(split), split, config(), engine=engine, seed=0, watch=diary)
+    assert [(m.epoch, m.step) for m in diary.moments] == [(e, s) for e in range(3) for s in (1, 2, 3)]
+    assert all((m.task, m.epochs, m.steps) == (0, 3, 3) for m in diary.moments)
+    assert diary.moments[-1].loss < diary.moments[0].loss
+    assert list(diary.states) == [0, 1]
+
+
+def test_the_learner_ends_in_evaluation_mode(engine, split):
+    learner = learner_for()
+    teach(learner, task(split), split, config(), engine=engine, seed=0, watch=Diary())
+    assert not learner.training
+
+
+@pytest.mark.parametrize("name", ["icarl", "aanet"])
+def test_going_on_from_a_kept_state_is_exact(engine, split, name):
+    def taught(resume=None):
+        learner, diary = learner_for(name, tasks=(4, 2)), Diary()
+        teach(learner, task(split, 1), split, config(), engine=engine, seed=3, watch=diary, resume=resume)
+        return learner.state(), diary
+
+    whole, diary = taught()
+    again, later = taught(resume=(0, diary.states[0]))
+    assert all(torch.equal(whole[key], again[key]) for key in whole)
+    assert [m.epoch for m in later.moments] == [1] * 2 + [2] * 2
+    assert later.moments[0].first_epoch == 1
+
+
+def test_momentum_is_part_of_the_state(engine, split):
+    diary = Diary()
+    learner = learner_for()
+    teach(learner, task(split), split, config(), engine=engine, seed=0, watch=diary)
+    momenta = [name for name in diary.states[0] if name.startswith("momentum.")]
+    assert len(momenta) == len(learner.groups())
+
+
+@pytest.mark.parametrize(("seed", "same"), [(0, True), (1, False)])
+def test_the_seed_decides_order_and_augmentation(engine, split, seed, same):
+    one, two = learner_for(), learner_for()
+    teach(one, task(split), split, config(), engine=engine, seed=0, watch=Diary())
+    teach(two, task(split), split, config(), engine=engine, seed=seed, watch=Diary())
+    assert torch.equal(one.model.head.weight, two.model.head.weight) == same
+
+
+def test_new_images_and_rehearsed_ones_are_both_seen(engine, split, monkeypatch):
+    seen = set()
+    original = MemorySplit.batches
+
+    def spy(self, rows, **options):
+        seen.update(rows.tolist())
+        return original(self, rows, **options)
+
+    monkeypatch.setattr(MemorySplit, "batches", spy)
+    second = task(split, 1)
+    teach(learner_for(tasks=(4, 2)), second, split, config(), engine=engine, seed=0, watch=Diary())
+    assert seen == set(second.new.tolist()) | set(second.rehearsed.tolist())
+
+
+def test_a_diverging_loss_is_named(engine, split):
+    learner = learner_for()
+    with torch.no_grad():
+        learner.model.head.sigma.fill_(float("inf"))
+    with pytest.raises(DivergedError, match=r"epoch 1 of task 0; a lower train\.learning_rate"):
+        teach(learner, task(split), split, config(), engine=engine, seed=0, watch=Diary())
+
+
+def test_the_rate_follows_the_schedule(engine, split, monkeypatch):
+    rates = []
+    original = torch.optim.SGD.step
+
+    def spy(self, *args, **kwargs):
+        rates.append(self.param_groups[0]["lr"])
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(torch.optim.SGD, "step", spy)
+    steps = config("train.schedule=steps", "train.milestones=[0.67]", "train.learning_rate=0.5")
+    teach(learner_for(), task(split), split, steps, engine=engine, seed=0, watch=Diary())
+    assert rates == pytest.approx([0.5] * 3 + [0.05] * 6)
