@@ -33,9 +33,7 @@ def main() -> None:
     torch.manual_seed(0)
     ways = [Speed(p, last) for p in (("32", "bf16") if bf16_is_native() else ("32",)) for last in (False, True)]
     seconds = medians({_name(way): training_step(args.model, args.batch, way) for way in ways}, rounds=args.rounds)
-    chosen = choose_speed(
-        lambda: make_backbone(args.model, image_shape=SHAPE), SHAPE, device=torch.device("cpu"), batch_size=args.batch
-    )
+    chosen = choose_speed(lambda: make_backbone(args.model, image_shape=SHAPE), SHAPE, batch_size=args.batch)
     seconds[f"chosen by itself: {_name(chosen)}"] = seconds[_name(chosen)]
     plain = seconds[_name(ways[0])]
     print(f"| {args.model}, batch {args.batch}, {args.threads} thread(s) | images per second | times as fast |")

@@ -173,6 +173,19 @@ def _kill_when(command, file):
         process.wait()
 
 
+def test_two_processes_share_the_work_and_one_of_them_speaks(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    overrides = [*QUICK, "learner=aanet", "train.devices=2", "train.accelerator=cpu", f"out={folder.path}"]
+    command = [sys.executable, "-m", "eli.lab.cli", "run", *overrides]
+    finished = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout.count("eli/oracle") == 1
+    assert finished.stdout.count("task 3: fitting aligners") == 1
+    first, *_, last = accuracies(folder)
+    assert first > 0.5
+    assert last > 0.15
+
+
 def test_the_same_command_again_changes_nothing(undisturbed, console):
     before = {file: file.stat().st_mtime_ns for file in undisturbed.path.glob("**/model.safetensors")}
     overrides = undisturbed.facts()["overrides"]

@@ -5,11 +5,9 @@ from eli.lab.experiments import speed
 from eli.lab.experiments.speed import Speed, choose_speed
 from eli.lab.models import make_backbone
 
-CPU = torch.device("cpu")
-
 
 def choose(**options):
-    return choose_speed(lambda: make_backbone("conv", image_shape=(1, 8, 8)), (1, 8, 8), device=CPU, **options)
+    return choose_speed(lambda: make_backbone("conv", image_shape=(1, 8, 8)), (1, 8, 8), **options)
 
 
 def test_what_the_user_says_is_not_measured(monkeypatch):
@@ -48,6 +46,6 @@ def test_measuring_leaves_the_random_numbers_alone():
     assert torch.equal(torch.rand(3), expected)
 
 
-def test_an_accelerator_is_not_measured():
-    found = choose_speed(lambda: pytest.fail("no network is needed"), (3, 32, 32), device=torch.device("cuda"))
+def test_what_is_not_to_be_measured_is_not():
+    found = choose_speed(lambda: pytest.fail("no network is needed"), (3, 32, 32), measure=False)
     assert found == Speed("32", True)

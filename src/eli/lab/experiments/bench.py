@@ -130,12 +130,12 @@ def open_bench(config: RunConfig, *, speed: Speed | None = None) -> tuple[Bench,
         image_size=settings.image_size,
     )
     protocol = config.protocol.protocol(len(data.classes))
+    make = partial(make_backbone, config.model.name, image_shape=data.image_shape)
     if speed is None:
-        trial = Engine(accelerator=train.accelerator, devices=train.devices)
         speed = choose_speed(
-            partial(make_backbone, config.model.name, image_shape=data.image_shape),
+            make,
             data.image_shape,
-            device=trial.device,
+            measure=_on_cpu(train.accelerator) and train.devices == 1,
             precision=train.precision,
             layout=train.layout,
         )
@@ -150,3 +150,7 @@ def open_bench(config: RunConfig, *, speed: Speed | None = None) -> tuple[Bench,
     with torch.random.fork_rng(devices=[]):
         bench.learner().grow(protocol.sizes[0])
     return bench, speed
+
+
+def _on_cpu(accelerator: str) -> bool:
+    return accelerator == "cpu" or (accelerator == "auto" and not torch.accelerator.is_available())

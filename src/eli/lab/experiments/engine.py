@@ -34,6 +34,7 @@ class Engine:
         from lightning_fabric import Fabric
 
         self.fabric: Fabric = Fabric(accelerator=accelerator, devices=devices, precision=_PRECISIONS[precision])  # type: ignore[arg-type]
+        # With several devices this starts the other processes, or joins those that torchrun started.
         self.fabric.launch()
         self.precision = precision
         self.channels_last = channels_last
@@ -52,6 +53,10 @@ class Engine:
     def processes(self) -> int:
         """How many processes share the work."""
         return self.fabric.world_size
+
+    def wait(self) -> None:
+        """Wait until all processes are here."""
+        self.fabric.barrier()
 
     def place(self, module: nn.Module) -> nn.Module:
         """The module on this device, in this layout; in place."""

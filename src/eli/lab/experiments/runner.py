@@ -35,14 +35,15 @@ def run(bench: Bench, folder: RunFolder, show: Callable[[Moment], None], say: Ca
     learner, memory = bench.learner(), bench.memory()
     for number in range(len(bench.protocol.tasks)):
         bench.grow(learner, number)
-        if folder.is_learned(number):
-            _restore(folder, number, learner, memory)
-        else:
+        learned = folder.is_learned(number)
+        bench.engine.wait()  # before the first process writes what the others look for
+        if not learned:
             _learn(bench, folder, number, learner, memory, show, say)
-        if folder.results(number) is None:
-            read_task(
-                bench, learner, memory, number, source=folder, target=folder, settings=bench.config.aligner, say=say
-            )
+            bench.engine.wait()
+        _restore(folder, number, learner, memory)
+        if bench.engine.is_main and folder.results(number) is None:
+            settings = bench.config.aligner
+            read_task(bench, learner, memory, number, source=folder, target=folder, settings=settings, say=say)
             folder.collect()
 
 
@@ -80,7 +81,7 @@ def _learn(
     config, engine, split = bench.config, bench.engine, bench.data.train
     task = bench.task(number, memory, all_data=learner.sees_all_data)
     size = config.train.eval_batch_size
-    watch = _Watch(folder, number, show, minutes=config.train.checkpoint_minutes)
+    watch = _Watch(folder, number, show, minutes=config.train.checkpoint_minutes, writes=engine.is_main)
     if number == 0 and config.start_from is not None:
         _start_from(RunFolder(config.start_from), bench, learner)
     else:
@@ -89,6 +90,8 @@ def _learn(
             learner.imprint(start, split.labels[task.new])
         resume = folder.progress(number)
         teach(learner, task, split, config.train, engine=engine, seed=config.seed, watch=watch, resume=resume)
+    if not engine.is_main:
+        return
     say(f"task {number + 1}: choosing exemplars")
     new = latents_of(learner.model, split, task.new, engine=engine, size=size)
     if memory.per_class_count(task.classes.stop):
@@ -102,15 +105,18 @@ def _learn(
 class _Watch:
     """Passes moments on, and keeps the state of a task now and then."""
 
-    def __init__(self, folder: RunFolder, number: int, show: Callable[[Moment], None], *, minutes: float) -> None:
+    def __init__(
+        self, folder: RunFolder, number: int, show: Callable[[Moment], None], *, minutes: float, writes: bool
+    ) -> None:
         self._folder, self._number, self._show, self._every = folder, number, show, 60 * minutes
+        self._writes = writes
         self._start = self._kept = time.monotonic()
 
     def moment(self, moment: Moment) -> None:
         self._show(moment)
 
     def keep(self, epoch: int, state: Callable[[], Mapping[str, Tensor]]) -> None:
-        if time.monotonic() - self._kept >= self._every:
+        if self._writes and time.monotonic() - self._kept >= self._every:
             self._folder.save_progress(self._number, epoch, state())
             self._kept = time.monotonic()
 
@@ -119,7 +125,7 @@ class _Watch:
 
 
 def _restore(folder: RunFolder, number: int, learner: Learner, memory: Memory) -> None:
-    """Take over what was learned in a task."""
+    """Take over what was learned in a task: what is on disk counts, in every process and after every interruption."""
     state, ranked, _ = folder.load_model(number)
     _load_weights(folder, number, learner, state)
     memory.restore(ranked)

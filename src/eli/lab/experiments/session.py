@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from datetime import UTC, datetime
+from typing import Any
 
 from rich.console import Console
 
 from eli.lab.environment import describe_environment
-from eli.lab.experiments.bench import open_bench
+from eli.lab.experiments.bench import Bench, open_bench
 from eli.lab.experiments.run_config import RunConfig, compose, describe, from_dict, with_overrides
 from eli.lab.experiments.run_folder import RunError, RunFolder
 from eli.lab.experiments.runner import evaluate, run
@@ -26,37 +28,49 @@ def begin(overrides: Sequence[str], console: Console) -> RunFolder:
     config = compose(overrides)
     folder = RunFolder(config.out or default_folder(config))
     if folder.exists:
-        facts = folder.facts()
-        if from_dict(facts["config"]).digest() != config.digest():
+        if from_dict(folder.facts()["config"]).digest() != config.digest():
             raise RunError(
                 f"{folder.path} holds another run ('eli show {folder.path}'); give out=DIR for a folder of its own"
             )
         console.print(f"going on with the run in {folder.path}", soft_wrap=True)
+        go_on(folder, console)
     else:
         bench, speed = open_bench(config)
-        folder.write_facts(
-            {
-                "overrides": list(overrides),
-                "config": describe(config),
-                "classes": list(bench.data.classes),
-                "sizes": list(bench.protocol.sizes),
-                "first_task": bench.first_task,
-                "speed": asdict(speed),
-                "environment": describe_environment(),
-                "started": datetime.now(UTC).isoformat(timespec="seconds"),
-            }
-        )
-    go_on(folder, console)
+        _work(bench, folder, console, facts=_facts(bench, speed, overrides))
     return folder
 
 
 def go_on(folder: RunFolder, console: Console) -> None:
     """Do what is not done yet of a run."""
-    with folder.locked():
-        facts = folder.facts()
-        bench, _ = open_bench(from_dict(facts["config"]), speed=Speed(**facts["speed"]))
-        with watch_run(console, len(bench.protocol.tasks)) as (show, say):
+    facts = folder.facts()
+    bench, _ = open_bench(from_dict(facts["config"]), speed=Speed(**facts["speed"]))
+    _work(bench, folder, console)
+
+
+def _work(bench: Bench, folder: RunFolder, console: Console, *, facts: Mapping[str, Any] | None = None) -> None:
+    # Of several processes the first one speaks and writes.
+    main = bench.engine.is_main
+    with folder.locked() if main else nullcontext():
+        if facts is not None and main:
+            folder.write_facts(facts)
+        with watch_run(console if main else Console(quiet=True), len(bench.protocol.tasks)) as (show, say):
             run(bench, folder, show, say)
+    bench.engine.wait()
+    if not main:
+        raise SystemExit(0)  # what follows, tables say, is for one process to do
+
+
+def _facts(bench: Bench, speed: Speed, overrides: Sequence[str]) -> dict[str, Any]:
+    return {
+        "overrides": list(overrides),
+        "config": describe(bench.config),
+        "classes": list(bench.data.classes),
+        "sizes": list(bench.protocol.sizes),
+        "first_task": bench.first_task,
+        "speed": asdict(speed),
+        "environment": describe_environment(),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
 
 
 def read_again(folder: RunFolder, overrides: Sequence[str], console: Console, *, name: str | None = None) -> RunFolder:

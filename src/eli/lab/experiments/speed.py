@@ -41,25 +41,25 @@ def choose_speed(
     make_backbone: Callable[[], Backbone],
     image_shape: tuple[int, int, int],
     *,
-    device: torch.device,
+    measure: bool = True,
     precision: str = "auto",
     layout: str = "auto",
     batch_size: int = 64,
 ) -> Speed:
     """The fastest of the ways that `precision` and `layout` leave open.
 
-    On an accelerator nothing is measured: mixed precision is left to the user there, channels come last. On a CPU a few
-    steps of each way are timed; another than the plain one is taken if it is at least 10 % faster.
+    A few steps of each way are timed on the CPU; another than the plain one is taken if it is at least 10 % faster.
+    Where nothing is measured, mixed precision is left to the user, and channels come last.
 
     Args:
         make_backbone: Makes the network.
         image_shape: (C, H, W).
-        device: Where it trains.
+        measure: False on an accelerator, and for several processes, which must all make the same choice.
         precision: "32", "bf16", "16", or "auto" to choose.
         layout: "plain", "channels-last", or "auto" to choose.
         batch_size: Of the trial.
     """
-    if device.type != "cpu":
+    if not measure:
         return Speed("32" if precision == "auto" else precision, layout != "plain")
     precisions = [precision] if precision != "auto" else ["32", "bf16"] if bf16_is_native() else ["32"]
     layouts = [False, True] if layout == "auto" else [layout == "channels-last"]
