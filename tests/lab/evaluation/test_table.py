@@ -60,12 +60,13 @@ def test_markdown_numbers(summaries):
     (line,) = (line for line in lines if "`eli/by-energy`" in line)
     cells = [cell.strip() for cell in line.strip("|").split("|")]
     names = ("average", "last", "old", "new", "among_old", "forgetting", "gate_accuracy")
+    names += ("average_incremental", "recovered")
     assert cells[3:] == [f"{100 * value(summaries, 'eli/by-energy', name):.1f}" for name in names]
     (line,) = (line for line in lines if "`eli/oracle`" in line)
     assert "yes †" in line
-    assert line.endswith("| – |")
+    assert line.split("|")[10].strip() == "–"
     table = [line for line in lines if line.startswith("|")]
-    assert {line.count("|") for line in table} == {11}
+    assert {line.count("|") for line in table} == {13}
     assert len(table) == 2 + len(READINGS)
 
 
@@ -81,7 +82,7 @@ def test_spread_over_runs(summaries):
 def test_a_reading_that_a_run_lacks_has_no_mean(summaries):
     fewer = [s for s in summaries if s.reading != "eli/by-probe"]
     (line,) = (line for line in summary_markdown([summaries, fewer]).splitlines() if "`eli/by-probe`" in line)
-    assert line.count("–") == 7
+    assert line.count("–") == 9
 
 
 def test_nearest_mean_is_a_table_of_its_own(summaries):

@@ -30,12 +30,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default="fc",
         help="fc: the model's own head, and prototypes; nearest-mean: of exemplars (default: fc)",
     )
+    parser.add_argument("--details", action="store_true", help="also every task, accuracy matrices and drift")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write the table into this markdown page")
     parser.add_argument("--section", help="the section of that page to write it to (default: made from the run)")
 
 
 def run(args: argparse.Namespace, console: Console) -> None:
     """Print the table."""
+    from eli.lab.evaluation.details import details
     from eli.lab.evaluation.table import HEAD, NEAREST_MEAN, summary_markdown
     from eli.lab.experiments.run_folder import RunFolder
     from eli.lab.pages import around_section, update_section
@@ -46,6 +48,10 @@ def run(args: argparse.Namespace, console: Console) -> None:
     if args.markdown:
         around_section(args.markdown, section)
     summaries = print_runs(folders, console, classifiers=classifiers)
+    if args.details:
+        for folder in folders:
+            for table in details(folder.collect(), classifier=args.classifier):
+                console.print(table)
     if args.markdown:
         update_section(args.markdown, section, summary_markdown(summaries, classifiers=classifiers))
 

@@ -6,7 +6,7 @@ Readings that know which test samples are old are marked in every table: they ar
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich import box
 from rich.table import Table
@@ -25,6 +25,9 @@ COLUMNS = {
     "gate_accuracy": "gate",
 }
 """Metrics that are shown, with their headings."""
+
+_WIDE = {**COLUMNS, "average_incremental": "without the first task", "recovered": "recovered"}
+"""The same with what a page has room for."""
 
 HEAD = ("fc", "prototypes")
 """The classifiers of the main table: the model's own head and, where there is no head, forward prototypes."""
@@ -79,16 +82,21 @@ def summary_markdown(runs: Sequence[Sequence[Summary]], *, classifiers: Sequence
     Returns:
         Markdown that ends with a line break.
     """
-    columns = ["", "reading", "uses test labels", *COLUMNS.values()]
-    lines = [f"| {' | '.join(columns)} |", f"|{'|'.join([' --- '] * 3 + [' ---: '] * len(COLUMNS))}|"]
+    columns = ["", "reading", "uses test labels", *_WIDE.values()]
+    lines = [f"| {' | '.join(columns)} |", f"|{'|'.join([' --- '] * 3 + [' ---: '] * len(_WIDE))}|"]
     for group, names in _groups(runs, classifiers):
         for number, name in enumerate(names):
             heading = group if number == 0 else ""
             label_free = READINGS[name].label_free
-            cells = [heading, f"`{name}`", "" if label_free else f"yes {_MARK}", *_cells(runs, name, classifiers)]
+            cells = [
+                heading,
+                f"`{name}`",
+                "" if label_free else f"yes {_MARK}",
+                *_cells(runs, name, classifiers, _WIDE),
+            ]
             lines.append(f"| {' | '.join(cells)} |")
     lines += ["", f"{_terms(runs)}. {_NOTE}.", ""]
-    lines += [f"- {heading}: `{METRICS[name][0]}`: {METRICS[name][1]}." for name, heading in COLUMNS.items()]
+    lines += [f"- {heading}: `{METRICS[name][0]}`: {METRICS[name][1]}." for name, heading in _WIDE.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -102,9 +110,11 @@ def _groups(runs: Sequence[Sequence[Summary]], classifiers: Sequence[str]) -> It
     yield from groups.items()
 
 
-def _cells(runs: Sequence[Sequence[Summary]], reading: str, classifiers: Sequence[str]) -> list[str]:
+def _cells(
+    runs: Sequence[Sequence[Summary]], reading: str, classifiers: Sequence[str], columns: Iterable[str] = COLUMNS
+) -> list[str]:
     found = [s for run in runs for s in run if s.reading == reading and s.classifier in classifiers]
-    return [_cell([getattr(summary, name) for summary in found], runs=len(runs)) for name in COLUMNS]
+    return [_cell([getattr(summary, name) for summary in found], runs=len(runs)) for name in columns]
 
 
 def _cell(values: Sequence[float | None], *, runs: int) -> str:
