@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"eli: there is no command {arguments[0]!r}; did you mean '{near[0]}'? See 'eli --help'.", markup=False
         )
         return 2
-    args = _parser().parse_args(arguments)
+    args = _parse(arguments)
     try:
         _COMMANDS[args.command].run(args, Console(highlight=False))
     except KeyboardInterrupt:
@@ -51,6 +51,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         errors.print(f"eli: {_full_disk(error) or error}", markup=False, soft_wrap=True)
         return 1
     return 0
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = _parser()
+    args, rest = parser.parse_known_args(arguments)
+    # argparse takes the settings that stand before an option, but not those that stand after it.
+    if rest and not (hasattr(args, "overrides") and all("=" in text and text[0] != "-" for text in rest)):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:
+        args.overrides += rest
+    return args
 
 
 def _full_disk(error: Exception) -> str:

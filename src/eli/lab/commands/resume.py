@@ -16,6 +16,9 @@ EXAMPLES = """examples:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
     parser.add_argument("run", type=Path, metavar="RUN", help="the folder of the run")
+    parser.add_argument(
+        "--tensorboard", action="store_true", help="also write files for TensorBoard (extra 'tensorboard')"
+    )
 
 
 def run(args: argparse.Namespace, console: Console) -> None:
@@ -26,5 +29,5 @@ def run(args: argparse.Namespace, console: Console) -> None:
 
     folder = RunFolder(args.run)
     folder.facts()
-    go_on(folder, console)
+    go_on(folder, console, tensorboard=args.tensorboard)
     print_run(folder, console)

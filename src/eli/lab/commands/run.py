@@ -25,6 +25,9 @@ was interrupted, and so does 'eli resume'.
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="what to run; see below")
+    parser.add_argument(
+        "--tensorboard", action="store_true", help="also write files for TensorBoard (extra 'tensorboard')"
+    )
     parser.add_argument("--keys", action="store_true", help="show all keys and their values, and run nothing")
 
 
@@ -44,7 +47,7 @@ def run(args: argparse.Namespace, console: Console) -> None:
         return
     from eli.lab.experiments.session import begin
 
-    print_run(begin(args.overrides, console), console)
+    print_run(begin(args.overrides, console, tensorboard=args.tensorboard), console)
 
 
 def _print_keys(tree: dict[str, Any], console: Console) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from torch import Tensor
 
 from eli.lab.data.memory import Memory
+from eli.lab.evaluation.results import Results
 from eli.lab.experiments.bench import Bench
 from eli.lab.experiments.extract import latents_of
 from eli.lab.experiments.reading import read_task
@@ -23,7 +24,13 @@ from eli.lab.learners import Learner
 from eli.lab.tensor_file import DamagedRunError
 
 
-def run(bench: Bench, folder: RunFolder, show: Callable[[Moment], None], say: Callable[[str], None]) -> None:
+def run(
+    bench: Bench,
+    folder: RunFolder,
+    show: Callable[[Moment], None],
+    say: Callable[[str], None],
+    finished: Callable[[Results], None] = lambda results: None,
+) -> None:
     """Do what is not done yet of all tasks.
 
     Args:
@@ -31,6 +38,7 @@ def run(bench: Bench, folder: RunFolder, show: Callable[[Moment], None], say: Ca
         folder: Where finished work is kept.
         show: Hears where the training is.
         say: Hears of each other thing that begins.
+        finished: Is given the results so far whenever a task was read.
     """
     learner, memory = bench.learner(), bench.memory()
     for number in range(len(bench.protocol.tasks)):
@@ -44,7 +52,7 @@ def run(bench: Bench, folder: RunFolder, show: Callable[[Moment], None], say: Ca
         if bench.engine.is_main and folder.results(number) is None:
             settings = bench.config.aligner
             read_task(bench, learner, memory, number, source=folder, target=folder, settings=settings, say=say)
-            folder.collect()
+            finished(folder.collect())
 
 
 def evaluate(

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from eli.lab.environment import describe_environment
 from eli.lab.experiments.bench import Bench, open_bench
+from eli.lab.experiments.board import open_board
 from eli.lab.experiments.run_config import RunConfig, compose, describe, from_dict, with_overrides
 from eli.lab.experiments.run_folder import RunError, RunFolder
 from eli.lab.experiments.runner import evaluate, run
@@ -19,8 +20,13 @@ from eli.lab.experiments.speed import Speed
 from eli.lab.run_progress import watch_run
 
 
-def begin(overrides: Sequence[str], console: Console) -> RunFolder:
+def begin(overrides: Sequence[str], console: Console, *, tensorboard: bool = False) -> RunFolder:
     """Start the run that `overrides` describe; if it was started before, go on with it.
+
+    Args:
+        overrides: What to run.
+        console: For the progress.
+        tensorboard: Whether to write files for TensorBoard into the run's folder, too.
 
     Raises:
         RunError: The folder holds another run.
@@ -33,28 +39,39 @@ def begin(overrides: Sequence[str], console: Console) -> RunFolder:
                 f"{folder.path} holds another run ('eli show {folder.path}'); give out=DIR for a folder of its own"
             )
         console.print(f"going on with the run in {folder.path}", soft_wrap=True)
-        go_on(folder, console)
+        go_on(folder, console, tensorboard=tensorboard)
     else:
         bench, speed = open_bench(config)
-        _work(bench, folder, console, facts=_facts(bench, speed, overrides))
+        _work(bench, folder, console, facts=_facts(bench, speed, overrides), tensorboard=tensorboard)
     return folder
 
 
-def go_on(folder: RunFolder, console: Console) -> None:
+def go_on(folder: RunFolder, console: Console, *, tensorboard: bool = False) -> None:
     """Do what is not done yet of a run."""
     facts = folder.facts()
     bench, _ = open_bench(from_dict(facts["config"]), speed=Speed(**facts["speed"]))
-    _work(bench, folder, console)
+    _work(bench, folder, console, tensorboard=tensorboard)
 
 
-def _work(bench: Bench, folder: RunFolder, console: Console, *, facts: Mapping[str, Any] | None = None) -> None:
+def _work(
+    bench: Bench,
+    folder: RunFolder,
+    console: Console,
+    *,
+    facts: Mapping[str, Any] | None = None,
+    tensorboard: bool = False,
+) -> None:
     # Of several processes the first one speaks and writes.
     main = bench.engine.is_main
     with folder.locked() if main else nullcontext():
         if facts is not None and main:
             folder.write_facts(facts)
         with watch_run(console if main else Console(quiet=True), len(bench.protocol.tasks)) as (show, say):
-            run(bench, folder, show, say)
+            if tensorboard and main:
+                with open_board(folder.path / "tensorboard") as board:
+                    run(bench, folder, board.beside(show), say, board.results)
+            else:
+                run(bench, folder, show, say)
     bench.engine.wait()
     if not main:
         raise SystemExit(0)  # what follows, tables say, is for one process to do
