@@ -135,15 +135,24 @@ class Storable(nn.Module):
             raise FileFormatError(f"{path}: cannot make a {name} from its stored options: {error}") from error
 
 
-def _read(path: Path) -> tuple[Mapping[str, str], dict[str, Tensor]]:
+def read_safetensors(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """Metadata and tensors of any safetensors file; the digest is left to the caller.
+
+    Raises:
+        FileFormatError: The file is damaged, or no safetensors file.
+        FileNotFoundError: There is no such file.
+    """
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file")
     try:
         with safetensors.safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a mapping)
+            return file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a mapping)
     except (safetensors.SafetensorError, OSError, ValueError) as error:
         raise FileFormatError(f"{path} is damaged or is not a safetensors file: {error}") from error
+
+
+def _read(path: Path) -> tuple[Mapping[str, str], dict[str, Tensor]]:
+    metadata, tensors = read_safetensors(path)
     if metadata.get("format") != FORMAT:
         raise FileFormatError(f"{path} is a safetensors file, but was not written by eli's save()")
     version = metadata.get("version", "")

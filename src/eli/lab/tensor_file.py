@@ -7,13 +7,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import safetensors
 import safetensors.torch
 from torch import Tensor
 
-from eli.errors import EliError
+from eli.errors import EliError, FileFormatError
 from eli.files import write_bytes_atomic
-from eli.storage import digest
+from eli.storage import digest, read_safetensors
+
+MAKE_AGAIN = (
+    "Remove this file: 'eli resume' (for an evaluation, the same 'eli evaluate') then makes it again, and keeps the "
+    "rest."
+)
 
 
 class DamagedRunError(EliError):
@@ -40,15 +44,11 @@ def read_tensors(path: Path, *, expect: Sequence[str] = ()) -> tuple[dict[str, T
         DamagedRunError: The file is damaged, foreign or lacks a name.
         FileNotFoundError: There is no such file.
     """
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file")
     try:
-        with safetensors.safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a mapping)
+        metadata, tensors = read_safetensors(path)
         facts = json.loads(metadata.get("facts", "{}"))
-    except (safetensors.SafetensorError, OSError, ValueError) as error:
-        raise DamagedRunError(_damaged(path, str(error))) from error
+    except (FileFormatError, ValueError) as error:
+        raise DamagedRunError(_damaged(path, str(error).removeprefix(f"{path} is damaged or "))) from error
     missing = [name for name in expect if name not in tensors]
     if metadata.get("digest") != digest(metadata, tensors):
         raise DamagedRunError(_damaged(path, "its content does not match its digest"))
@@ -58,4 +58,4 @@ def read_tensors(path: Path, *, expect: Sequence[str] = ()) -> tuple[dict[str, T
 
 
 def _damaged(path: Path, why: str) -> str:
-    return f"{path} is damaged ({why}). Remove this file: 'eli resume' then makes it again, and keeps the rest."
+    return f"{path} is damaged ({why}). {MAKE_AGAIN}"

@@ -3,6 +3,7 @@
 import errno
 
 import pytest
+import torch
 
 from eli.lab.cli import main
 from eli.lab.tensor_file import write_tensors
@@ -75,6 +76,23 @@ def test_show_refuses_to_average_different_experiments(run_folder, tmp_path, cap
     assert "different experiments" in capsys.readouterr().err
 
 
+def test_show_refuses_equal_seeds_and_other_options(run_folder, tmp_path, capsys):
+    assert main(["show", str(run_folder), str(run_folder)]) == 1
+    assert "equal seeds (0, 0)" in capsys.readouterr().err
+    other = tmp_path / "two"
+    assert main(["run", *QUICK, "seed=1", "learner.temperature=4", f"out={other}"]) == 0
+    assert "icarl (temperature=4) on digits" in printed(capsys)
+    assert main(["show", str(run_folder), str(other)]) == 1
+    assert "differ in learner.temperature" in capsys.readouterr().err
+
+
+def test_odd_folder_names_are_only_names(tmp_path, capsys):
+    assert main(["run", *QUICK, f"out={tmp_path / 'w[/x] [bold]y'}"]) == 0
+    assert "w[/x] [bold]y" in capsys.readouterr().out
+    assert main(["list", str(tmp_path)]) == 0
+    assert "[bold]y" in capsys.readouterr().out
+
+
 def test_keys_are_shown_with_values_and_choices(capsys):
     assert main(["run", "--keys", "learner=lucir"]) == 0
     out = capsys.readouterr().out
@@ -94,6 +112,12 @@ def test_keys_are_shown_with_values_and_choices(capsys):
         (["run", "data=digits", "protocol=half-3", "out={tmp}/x"], "1, 5"),
         (["run", "data=folder", "data.path={tmp}/nothing", "protocol=equal-2", "out={tmp}/x"], "nothing"),
         (["run", "data=digits", "model=resnet18", "out={tmp}/x"], "resnet18"),
+        pytest.param(
+            ["run", "train.accelerator=cuda", "out={tmp}/x"],
+            "train.accelerator=cuda",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has what it should lack"),
+        ),
+        (["run", "start_from={tmp}/nowhere", "out={tmp}/x"], "there is no run in"),
         (["resume", "{tmp}/nowhere"], "there is no run in"),
         (["evaluate", "{tmp}/nowhere", "aligner.steps=3"], "there is no run in"),
         (["show", "{tmp}/nowhere"], "there is no run in"),

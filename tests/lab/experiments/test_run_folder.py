@@ -70,9 +70,9 @@ def test_a_damaged_model_is_named(folder, memory):
 
 def test_progress_is_of_one_task_and_damage_counts_as_none(folder):
     assert folder.progress(1) is None
-    folder.save_progress(1, 4, {"a": torch.arange(3)})
-    epoch, state = folder.progress(1)
-    assert epoch == 4
+    folder.save_progress(1, {"a": torch.arange(3)}, {"epoch": 4})
+    state, facts = folder.progress(1)
+    assert facts == {"task": 1, "epoch": 4}
     assert state["a"].tolist() == [0, 1, 2]
     assert folder.progress(2) is None
     (folder.path / "progress.safetensors").write_bytes(b"half")
@@ -96,3 +96,16 @@ def test_a_second_process_is_kept_out_and_a_killed_one_is_not_waited_for(folder)
         other.wait()
     with folder.locked():
         pass
+
+
+def test_parts_of_an_unknown_run_are_not_taken_over(folder, memory):
+    folder.save_model(0, {"w": torch.zeros(8)}, memory, {})
+    (folder.path / "run.json").unlink()
+    with pytest.raises(RunError, match=r"has no run\.json but task-00/model\.safetensors"):
+        _ = folder.exists
+
+
+def test_a_file_is_no_folder(tmp_path):
+    (tmp_path / "run").write_text("x")
+    with pytest.raises(RunError, match="is a file"):
+        _ = RunFolder(tmp_path / "run").exists

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -106,7 +107,7 @@ def test_a_run_that_is_broken_off_goes_on_to_the_same_numbers(tmp_path, console,
     folder = RunFolder(tmp_path / "run")
     assert not (folder.task(2)).exists()
     if moment == "epoch":
-        assert folder.progress(1)[0] == 1
+        assert folder.progress(1)[1]["epoch"] == 1
     go_on(folder, console)
     assert rows(folder) == rows(undisturbed)
     assert not (folder.path / "progress.safetensors").exists()
@@ -117,9 +118,9 @@ def _break_at(moment, patch):
     if moment == "epoch":
         save = RunFolder.save_progress
 
-        def stop(self, number, epoch, state):
-            save(self, number, epoch, state)
-            if (number, epoch) == (1, 1):
+        def stop(self, number, state, facts):
+            save(self, number, state, facts)
+            if (number, facts["epoch"], facts["step"]) == (1, 1, 2):
                 raise StopError
 
         patch.setattr(RunFolder, "save_progress", stop)
@@ -193,6 +194,15 @@ def test_the_same_command_again_changes_nothing(undisturbed, console):
     assert {file: file.stat().st_mtime_ns for file in undisturbed.path.glob("**/model.safetensors")} == before
 
 
+def test_circumstances_may_change_when_a_run_goes_on(tmp_path, undisturbed, console, monkeypatch):
+    shutil.copytree(undisturbed.path, tmp_path / "run", ignore=shutil.ignore_patterns("evaluations"))
+    monkeypatch.chdir(tmp_path)
+    begin([*QUICK, "learner=aanet", "out=run", "data.data_dir=elsewhere"], console)
+    facts = RunFolder("run").facts()
+    assert facts["config"]["data"]["data_dir"] == str(tmp_path / "elsewhere")
+    assert facts["threads"] == torch.get_num_threads()
+
+
 def test_another_run_in_the_same_folder_is_refused(undisturbed, console):
     with pytest.raises(RunError, match=r"holds another run .* out=DIR"):
         begin([*QUICK, "learner=aanet", "seed=7", f"out={undisturbed.path}"], console)
@@ -201,14 +211,30 @@ def test_another_run_in_the_same_folder_is_refused(undisturbed, console):
 def test_a_damaged_model_is_named_and_can_be_made_again(tmp_path, console):
     overrides = [*QUICK, "learner=finetune", f"out={tmp_path / 'run'}"]
     folder = begin(overrides, console)
-    before = rows(folder)
+    # Copies: what is loaded may lie in the file itself.
+    before = {name: value.clone() for name, value in folder.load_model(1)[0].items()}
     file = folder.task(1) / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-3])
     with pytest.raises(DamagedRunError, match=r"task-01/model\.safetensors is damaged"):
         go_on(folder, console)
     file.unlink()
     go_on(folder, console)
-    assert rows(folder) == before
+    after = folder.load_model(1)[0]
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+@pytest.mark.parametrize("name", ["latents.safetensors", "prototypes.safetensors", "results.jsonl"])
+def test_every_damaged_file_is_named_and_made_again(tmp_path, console, undisturbed, name):
+    shutil.copytree(undisturbed.path, tmp_path / "run", ignore=shutil.ignore_patterns("evaluations"))
+    folder = RunFolder(tmp_path / "run")
+    shutil.rmtree(folder.task(2))
+    file = folder.task(1) / name
+    file.write_bytes(file.read_bytes()[:-3])
+    with pytest.raises(DamagedRunError, match=rf"task-01/{name}.* is damaged.*Remove this file"):
+        go_on(folder, console)
+    file.unlink()
+    go_on(folder, console)
+    assert rows(folder) == rows(undisturbed)
 
 
 class TestStartFrom:
@@ -220,10 +246,22 @@ class TestStartFrom:
         alone = begin([*QUICK, "learner=lucir", f"out={tmp_path / 'alone'}"], console)
         assert rows(folder) == rows(alone)
 
-    def test_refuses_a_run_that_begins_otherwise(self, tmp_path, console, undisturbed):
-        overrides = [*QUICK, "seed=4", f"start_from={undisturbed.path}", f"out={tmp_path / 'run'}"]
-        with pytest.raises(RunError, match="another first task"):
+    def test_refuses_a_run_that_begins_otherwise_and_names_the_keys(self, tmp_path, console, undisturbed):
+        overrides = [
+            *QUICK,
+            "seed=4",
+            "train.momentum=0.8",
+            f"start_from={undisturbed.path}",
+            f"out={tmp_path / 'run'}",
+        ]
+        with pytest.raises(RunError, match=r"another first task: train\.momentum, seed differ"):
             begin(overrides, console)
+        assert not (tmp_path / "run").exists()
+
+    def test_counts_the_time_of_the_training_that_was_taken_over(self, tmp_path, console, undisturbed):
+        overrides = [*QUICK, "learner=finetune", f"start_from={undisturbed.path}", f"out={tmp_path / 'run'}"]
+        folder = begin(overrides, console)
+        assert folder.load_model(0)[2]["seconds"] >= undisturbed.load_model(0)[2]["seconds"]
 
 
 class TestEvaluation:
@@ -250,6 +288,18 @@ class TestEvaluation:
         target = read_again(undisturbed, ["aligner=logits"], console)
         assert {row.classifier for row in rows(target)} == {"fc"}
         assert len(accuracies(target, "eli/oracle")) == 2
+
+    def test_is_no_run_itself(self, undisturbed, console):
+        target = read_again(undisturbed, ["aligner.steps=2"], console, name="two")
+        with pytest.raises(RunError, match=r"is an evaluation of the run .*'eli evaluate"):
+            go_on(target, console)
+        with pytest.raises(RunError, match="is an evaluation of the run"):
+            read_again(target, ["aligner.steps=3"], console)
+
+    @pytest.mark.parametrize("name", ["../x", "a/b", ".."])
+    def test_stays_below_its_run(self, undisturbed, console, name):
+        with pytest.raises(RunError, match="name of one folder"):
+            read_again(undisturbed, ["aligner.steps=2"], console, name=name)
 
     def test_refuses_what_would_need_training(self, undisturbed, console):
         with pytest.raises(ConfigError, match=r"train\.epochs cannot change"):

@@ -4,7 +4,7 @@ import torch
 from eli.lab.data.memory_split import MemorySplit
 from eli.lab.experiments.engine import Engine
 from eli.lab.experiments.run_config import compose
-from eli.lab.experiments.training import DivergedError, Task, teach
+from eli.lab.experiments.training import DivergedError, Place, Task, teach
 from eli.lab.learners import make_learner
 from eli.lab.models import make_backbone
 
@@ -30,8 +30,8 @@ class Diary:
     def moment(self, moment):
         self.moments.append(moment)
 
-    def keep(self, epoch, state):
-        self.states[epoch] = {name: value.clone() for name, value in state().items()}
+    def keep(self, place, state):
+        self.states[place] = {name: value.clone() for name, value in state().items()}
 
 
 def config(*overrides):
@@ -59,7 +59,7 @@ def test_moments_count_epochs_and_steps(engine, split):
     assert [(m.epoch, m.step) for m in diary.moments] == [(e, s) for e in range(3) for s in (1, 2, 3)]
     assert all((m.task, m.epochs, m.steps) == (0, 3, 3) for m in diary.moments)
     assert diary.moments[-1].loss < diary.moments[0].loss
-    assert list(diary.states) == [0, 1]
+    assert list(diary.states) == [Place(e, s) for e in range(3) for s in (1, 2, 3)]
 
 
 def test_the_learner_ends_in_evaluation_mode(engine, split):
@@ -68,25 +68,27 @@ def test_the_learner_ends_in_evaluation_mode(engine, split):
     assert not learner.training
 
 
+@pytest.mark.parametrize("place", [Place(0, 1), Place(0, 2), Place(1, 1), Place(2, 2)])
 @pytest.mark.parametrize("name", ["icarl", "aanet"])
-def test_going_on_from_a_kept_state_is_exact(engine, split, name):
+def test_going_on_from_a_kept_state_is_exact(engine, split, name, place):
     def taught(resume=None):
         learner, diary = learner_for(name, tasks=(4, 2)), Diary()
         teach(learner, task(split, 1), split, config(), engine=engine, seed=3, watch=diary, resume=resume)
         return learner.state(), diary
 
     whole, diary = taught()
-    again, later = taught(resume=(0, diary.states[0]))
+    again, later = taught(resume=(place, diary.states[place]))
     assert all(torch.equal(whole[key], again[key]) for key in whole)
-    assert [m.epoch for m in later.moments] == [1] * 2 + [2] * 2
-    assert later.moments[0].first_epoch == 1
+    every = [(epoch, step) for epoch in range(3) for step in (1, 2)]
+    assert [(m.epoch, m.step) for m in later.moments] == every[every.index(place) + 1 :]
+    assert all(m.first_epoch == place.epoch for m in later.moments)
 
 
 def test_momentum_is_part_of_the_state(engine, split):
     diary = Diary()
     learner = learner_for()
     teach(learner, task(split), split, config(), engine=engine, seed=0, watch=diary)
-    momenta = [name for name in diary.states[0] if name.startswith("momentum.")]
+    momenta = [name for name in diary.states[Place(0, 1)] if name.startswith("momentum.")]
     assert len(momenta) == len(learner.groups())
 
 
@@ -116,7 +118,7 @@ def test_a_diverging_loss_is_named(engine, split):
     learner = learner_for()
     with torch.no_grad():
         learner.model.head.sigma.fill_(float("inf"))
-    with pytest.raises(DivergedError, match=r"epoch 1 of task 0; a lower train\.learning_rate"):
+    with pytest.raises(DivergedError, match=r"epoch 1 of task 1; a lower train\.learning_rate"):
         teach(learner, task(split), split, config(), engine=engine, seed=0, watch=Diary())
 
 
@@ -132,3 +134,11 @@ def test_the_rate_follows_the_schedule(engine, split, monkeypatch):
     steps = config("train.schedule=steps", "train.milestones=[0.67]", "train.learning_rate=0.5")
     teach(learner_for(), task(split), split, steps, engine=engine, seed=0, watch=Diary())
     assert rates == pytest.approx([0.5] * 3 + [0.05] * 6)
+
+
+def test_no_batch_has_a_single_image(engine, split):
+    diary = Diary()
+    first = task(split)
+    odd = Task(0, first.classes, first.new[:33], first.rehearsed)
+    teach(learner_for(), odd, split, config(), engine=engine, seed=0, watch=diary)
+    assert {m.steps for m in diary.moments} == {2}

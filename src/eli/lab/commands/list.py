@@ -23,8 +23,10 @@ def run(args: argparse.Namespace, console: Console) -> None:
     """Print a table."""
     from rich import box
     from rich.table import Table
+    from rich.text import Text
 
     from eli.errors import EliError
+    from eli.lab.commands.show import learner_name
     from eli.lab.evaluation.metrics import summarise
     from eli.lab.experiments.run_folder import RunFolder
 
@@ -36,24 +38,24 @@ def run(args: argparse.Namespace, console: Console) -> None:
         folder = RunFolder(file.parent)
         try:
             facts = folder.facts()
-            average = {s.reading: s.average for s in summarise(folder.collect().rows) if s.classifier == "fc"}
+            results = folder.gather()
+            average = {s.reading: s.average for s in summarise(results.rows) if s.classifier == "fc"}
         except EliError as error:
             damaged.append(str(error))
             continue
         config = facts["config"]
         protocol = config["protocol"]["name"] or f"{config['protocol']['first']}+{config['protocol']['increment']}"
-        done, tasks = len({task["task"] for task in folder.collect().tasks}), len(facts["sizes"])
         table.add_row(
-            str(file.parent.relative_to(args.folder)),
-            config["learner"]["name"],
+            Text(str(file.parent.relative_to(args.folder))),
+            learner_name(facts),
             config["data"]["name"],
             protocol,
             str(config["seed"]),
-            f"{done}/{tasks}",
+            f"{len(results.tasks)}/{len(facts['sizes'])}",
             *(f"{100 * average[name]:.1f}" if name in average else "–" for name in ("base", "eli/oracle")),
         )
     if not table.row_count and not damaged:
-        console.print(f"no runs in {args.folder}; 'eli run' makes one", soft_wrap=True)
+        console.print(f"no runs in {args.folder}; 'eli run' makes one", soft_wrap=True, markup=False)
         return
     console.print(table)
     console.print("average accuracy over tasks in %, the first included; † knows which test samples are old")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -50,7 +51,7 @@ def run(args: argparse.Namespace, console: Console) -> None:
     summaries = print_runs(folders, console, classifiers=classifiers)
     if args.details:
         for folder in folders:
-            for table in details(folder.collect(), classifier=args.classifier):
+            for table in details(folder.gather(), classifier=args.classifier):
                 console.print(table)
     if args.markdown:
         update_section(args.markdown, section, summary_markdown(summaries, classifiers=classifiers))
@@ -73,27 +74,43 @@ def print_runs(
     from eli.lab.evaluation.table import HEAD, summary_table
     from eli.lab.experiments.run_folder import RunError
 
-    titles = {title_of(folder) for folder in folders}
-    if len(titles) > 1:
-        raise RunError(f"these are runs of different experiments: {'; '.join(sorted(titles))}")
+    _check_alike([folder.facts() for folder in folders])
     summaries, done = [], set()
     for folder in folders:
-        results = folder.collect()
+        results = folder.gather()
         if not results.rows:
             raise RunError(f"{folder.path} has no results yet; 'eli resume {folder.path}' goes on with it")
         summaries.append(summarise(results.rows))
         done.add(len(results.tasks))
     if len(done) > 1:
         raise RunError(f"these runs have finished different numbers of tasks: {sorted(done)}")
-    title = f"{titles.pop()}, {done.pop()} of {len(folders[0].facts()['sizes'])} tasks"
+    title = f"{title_of(folders[0])}, {done.pop()} of {len(folders[0].facts()['sizes'])} tasks"
     console.print(summary_table(summaries, title=title, classifiers=classifiers or HEAD))
     for folder in folders:
-        console.print(f"Results: {folder.path / 'results.jsonl'}, {folder.path / 'results.csv'}", soft_wrap=True)
+        files = f"Results: {folder.path / 'results.jsonl'}, {folder.path / 'results.csv'}"
+        console.print(files, soft_wrap=True, markup=False)
     return summaries
 
 
+def _check_alike(runs: Sequence[dict[str, Any]]) -> None:
+    """Refuse to average what is not the same experiment with different seeds."""
+    from eli.lab.experiments.run_config import flatten, from_dict
+    from eli.lab.experiments.run_folder import RunError
+
+    configs = [from_dict(facts["config"]) for facts in runs]
+    first = dataclasses.replace(configs[0], seed=0)
+    for config in configs[1:]:
+        one, other = (flatten(dataclasses.replace(c, seed=0)) for c in (first, config))
+        different = [key for key in one | other if one.get(key) != other.get(key)]
+        if dataclasses.replace(config, seed=0).digest() != first.digest():
+            raise RunError(f"these are runs of different experiments: they differ in {', '.join(different)}")
+    seeds = [config.seed for config in configs]
+    if len(set(seeds)) < len(seeds):
+        raise RunError(f"these runs have equal seeds ({', '.join(map(str, seeds))}): that is no spread")
+
+
 def title_of(folder: RunFolder) -> str:
-    """What a run is, but for its seed: equal for runs that may be averaged."""
+    """What a run is, in a few words."""
     facts = folder.facts()
     config = facts["config"]
     protocol = config["protocol"]["name"] or f"{config['protocol']['first']}+{config['protocol']['increment']}"
@@ -102,9 +119,23 @@ def title_of(folder: RunFolder) -> str:
     if not memory["per_class"] and not memory["budget"]:
         kept = "no exemplars"
     parts = [
-        f"{config['learner']['name']} on {config['data']['name']}, {protocol}",
+        f"{learner_name(facts)} on {config['data']['name']}, {protocol}",
         f"{config['model']['name']}, {config['train']['first_epochs']}/{config['train']['epochs']} epochs",
         kept,
         *facts.get("evaluation", []),
     ]
     return ", ".join(parts)
+
+
+def learner_name(facts: dict[str, Any]) -> str:
+    """The learner, with those of its options that are not the published ones."""
+    from eli.lab.learners import LEARNERS
+
+    learner = facts["config"]["learner"]
+    defaults = LEARNERS[learner["name"]].defaults
+    own = [
+        f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}"
+        for key, value in learner["options"].items()
+        if value != defaults.get(key)
+    ]
+    return f"{learner['name']} ({', '.join(own)})" if own else str(learner["name"])

@@ -35,7 +35,7 @@ BENCH_DATASETS = DATASETS + FOLDER_DATASETS
 
 @dataclass(frozen=True, eq=False)
 class BenchDataset:
-    """A dataset whose classes are numbered in the order of arrival; see `eli.lab.data.split.Dataset`.
+    """A dataset whose classes are numbered in the order of arrival.
 
     Args:
         name: The dataset's name.

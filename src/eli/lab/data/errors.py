@@ -79,6 +79,6 @@ class DatasetNotFoundError(DataError):
         return (
             f"The dataset {self.dataset!r} was not found.\n"
             f"{self.advice()}{wanted}\n"
-            "or name another folder with the data_dir option or the variable ELI_DATA.\n"
+            "or name another folder with the variable ELI_DATA, --data-dir or, for eli run, data.data_dir=.\n"
             f"What was tried:{tried}"
         )

@@ -30,32 +30,3 @@ class Split(Protocol):
             Normalised images, `float32` (B, C, H, W), and their labels, `int64` (B,), both on the CPU.
         """
         ...
-
-
-class Dataset(Protocol):
-    """A dataset whose classes are numbered in the order of arrival."""
-
-    @property
-    def name(self) -> str:
-        """The dataset's name."""
-        ...
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Names of the classes, in the order of arrival."""
-        ...
-
-    @property
-    def image_shape(self) -> tuple[int, int, int]:
-        """(C, H, W) of what `batches` gives."""
-        ...
-
-    @property
-    def train(self) -> Split:
-        """Training images."""
-        ...
-
-    @property
-    def test(self) -> Split:
-        """Test images."""
-        ...

@@ -17,7 +17,7 @@ from typing import Any
 from eli.files import write_text_atomic
 from eli.lab.evaluation.evaluate import TaskEvaluation
 from eli.lab.evaluation.scoring import Row
-from eli.lab.tensor_file import DamagedRunError
+from eli.lab.tensor_file import MAKE_AGAIN, DamagedRunError
 
 JSON_NAME, CSV_NAME = "results.jsonl", "results.csv"
 VERSION = 1
@@ -162,7 +162,4 @@ def _csv(rows: Sequence[Row]) -> str:
 
 
 def _damaged(path: Path, number: int, why: str) -> DamagedRunError:
-    return DamagedRunError(
-        f"{path}, line {number}, is damaged: {why}. Remove this file: 'eli resume' then makes it again, and keeps the "
-        "rest."
-    )
+    return DamagedRunError(f"{path}, line {number}, is damaged: {why}. {MAKE_AGAIN}")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from dataclasses import asdict, dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,17 +36,6 @@ class Bench:
     data: BenchDataset
     protocol: Protocol
     engine: Engine
-
-    @property
-    def first_task(self) -> str:
-        """A short name of everything that decides the model after the first task: equal names, equal models."""
-        config = self.config
-        facts = asdict(config.data) | {"data_dir": None, "workers": 0} | asdict(config.train)
-        facts |= {"threads": None, "devices": None, "accelerator": None, "epochs": None, "checkpoint_minutes": None}
-        facts |= {"eval_batch_size": None, "model": config.model.name, "head": config.learner.head}
-        facts |= {"seed": config.seed, "classes": self.protocol.sizes[0], "precision": self.engine.precision}
-        facts |= {"layout": self.engine.channels_last}
-        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
     def learner(self) -> Learner:
         """A learner that has learned nothing yet."""
@@ -100,6 +88,24 @@ class Bench:
         labels = self.data.test.labels
         order = torch.argsort(labels, stable=True)
         return order[labels[order] < self.protocol.tasks[number].stop]
+
+
+def first_task(config: RunConfig, classes: int, speed: Speed) -> dict[str, Any]:
+    """Everything that decides the model after the first task, by the keys that the user types.
+
+    Two runs whose first tasks are equal can share that model.
+
+    Args:
+        config: Of the run.
+        classes: How many the first task brings.
+        speed: The way of training.
+    """
+    data = {f"data.{key}": value for key, value in asdict(config.data).items() if key not in ("data_dir", "workers")}
+    later = ("threads", "accelerator", "epochs", "checkpoint_minutes", "eval_batch_size", "precision", "layout")
+    train = {f"train.{key}": value for key, value in asdict(config.train).items() if key not in later}
+    way = {"train.precision": speed.precision, "train.layout": speed.channels_last}
+    others = {"model": config.model.name, "learner.head": config.learner.head, "seed": config.seed}
+    return data | train | way | others | {"classes in the first task": classes}
 
 
 def open_bench(config: RunConfig, *, speed: Speed | None = None) -> tuple[Bench, Speed]:

@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from eli.errors import OptionError
+
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-_PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
+# Not "16-mixed": it scales gradients by a number that changes as it goes, which a resumed task would have to know.
+_PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed"}
 
 
 class Engine:
@@ -23,7 +26,7 @@ class Engine:
     Args:
         accelerator: "auto", "cpu", "cuda", "mps"...
         devices: How many.
-        precision: "32", "bf16" or "16".
+        precision: "32" or "bf16".
         channels_last: Whether pictures are laid out with their channels last.
     """
 
@@ -33,7 +36,12 @@ class Engine:
         # Imported here: it takes seconds, and a command that only reads results has no use for it.
         from lightning_fabric import Fabric
 
-        self.fabric: Fabric = Fabric(accelerator=accelerator, devices=devices, precision=_PRECISIONS[precision])  # type: ignore[arg-type]
+        try:
+            self.fabric: Fabric = Fabric(accelerator=accelerator, devices=devices, precision=_PRECISIONS[precision])  # type: ignore[arg-type]
+        except (RuntimeError, ValueError, ImportError) as error:
+            raise OptionError(
+                f"train.accelerator={accelerator} train.devices={devices} cannot be had: {error}"
+            ) from error
         # With several devices this starts the other processes, or joins those that torchrun started.
         self.fabric.launch()
         self.precision = precision

@@ -63,7 +63,10 @@ class _Augmented:
         self._passes = 0
 
     def __iter__(self) -> Iterator[Tensor]:
+        # In a new order each time: a batch of mixup blends images with each other, and files are sorted by class.
+        generator = torch.Generator().manual_seed(derive_seed(self._seed, f"order of pass {self._passes}"))
+        rows = self._rows[torch.randperm(len(self._rows), generator=generator)]
         seed = derive_seed(self._seed, f"augmentation of pass {self._passes}")
         self._passes += 1
-        for images, _ in self._split.batches(self._rows, size=self._size, augment=seed):
+        for images, _ in self._split.batches(rows, size=self._size, augment=seed):
             yield self._engine.images(images)

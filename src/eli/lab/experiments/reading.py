@@ -24,7 +24,7 @@ from eli.lab.evaluation.settings import AlignerSettings
 from eli.lab.experiments.bench import Bench
 from eli.lab.experiments.extract import latents_of, pairs_of
 from eli.lab.experiments.run_config import AlignerConfig
-from eli.lab.experiments.run_folder import RunFolder
+from eli.lab.experiments.run_folder import LATENTS, PROTOTYPES, RunFolder
 from eli.lab.learners import Learner
 from eli.lab.seeds import derive_seed
 from eli.lab.tensor_file import read_tensors, write_tensors
@@ -134,7 +134,7 @@ def _pairs(bench: Bench, learner: Learner, rows: Tensor, number: int, aligner: A
         bench.data.train,
         rows,
         engine=bench.engine,
-        size=bench.config.train.eval_batch_size,
+        size=aligner.batch_size,
         passes=aligner.passes,
         mixup=aligner.mixup,
         seed=derive_seed(bench.config.seed, f"pairs of task {number}"),
@@ -147,8 +147,8 @@ def _settings(aligner: AlignerConfig) -> AlignerSettings:
 
 
 def _latents_file(folder: RunFolder, number: int) -> Path:
-    return folder.task(number) / "latents.safetensors"
+    return folder.task(number) / LATENTS
 
 
 def _prototypes_file(folder: RunFolder, number: int) -> Path:
-    return folder.task(number) / "prototypes.safetensors"
+    return folder.task(number) / PROTOTYPES

@@ -10,8 +10,9 @@ import json
 import threading
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
+from pathlib import Path
 from typing import Annotated, Any
 
 from eli.lab.experiments.config_errors import ConfigError, did_you_mean
@@ -40,8 +41,9 @@ __all__ = [
     "choices",
     "compose",
     "describe",
+    "flatten",
     "from_dict",
-    "with_overrides",
+    "with_aligner",
 ]
 
 # Where and how fast a run happens, as opposed to what comes of it. Precision and layout are not among them: they change
@@ -87,11 +89,11 @@ class RunConfig(Checked):
 
     def training_digest(self) -> str:
         """A short hash of what decides the trained models: equal for two runs whose checkpoints are interchangeable."""
-        return _hash({key: value for key, value in _flat(self).items() if not key.startswith("aligner.")})
+        return _hash({key: value for key, value in flatten(self).items() if not key.startswith("aligner.")})
 
     def digest(self) -> str:
         """A short hash of what decides the results: the trained models and the aligner."""
-        return _hash(_flat(self))
+        return _hash(flatten(self))
 
 
 def compose(overrides: Sequence[str] = ()) -> RunConfig:
@@ -111,29 +113,26 @@ def compose(overrides: Sequence[str] = ()) -> RunConfig:
     return _compose(read_overrides(overrides, _SECTIONS))
 
 
-def with_overrides(original: Sequence[str], new: Sequence[str]) -> RunConfig:
+def with_aligner(config: RunConfig, new: Sequence[str]) -> RunConfig:
     """The configuration of a run that was trained, with another aligner.
 
     Args:
-        original: What was typed when the run was started.
-        new: What is typed now; it wins.
+        config: Of the run.
+        new: What is typed now.
 
     Raises:
-        ConfigError: As for `compose`, or something changes that the trained models depend on.
+        ConfigError: As for `compose`, or something is typed that the trained models depend on.
     """
-    before = read_overrides(original, _SECTIONS)
-    now = read_overrides(new, _SECTIONS)
-    if "aligner" in now:
-        # A setting wins over a choice, but here the choice is the newer of the two.
-        before.pop("aligner.space", None)
-    was, config = _compose(read_overrides(original, _SECTIONS)), _compose(before | now)
-    old, fresh = _flat(was, without=()), _flat(config, without=())
-    keys = dict.fromkeys((*old, *fresh))
-    changed = [key for key in keys if not key.startswith("aligner.") and old.get(key) != fresh.get(key)]
-    if changed:
-        named = ", ".join(changed[:4]) + (" and more" if len(changed) > 4 else "")
-        raise ConfigError(f"{named} cannot change once the run is trained; only the settings of the aligner can.")
-    return config
+    given = read_overrides(new, _SECTIONS)
+    others = [key for key in given if key.partition(".")[0] != "aligner"]
+    if others:
+        raise ConfigError(
+            f"{', '.join(others)} cannot change once the run is trained; only the settings of the aligner can."
+        )
+    read = _compose(given).aligner
+    # A choice of the group says what is aligned; every other setting stands for itself.
+    names = ["space" if key == "aligner" else key.partition(".")[2] for key in given]
+    return replace(config, aligner=replace(config.aligner, **{name: getattr(read, name) for name in names}))
 
 
 def describe(config: RunConfig) -> dict[str, Any]:
@@ -153,7 +152,7 @@ def from_dict(values: Mapping[str, Any]) -> RunConfig:
 
 def _compose(given: Mapping[str, str]) -> RunConfig:
     # A path can be any text, so these go round hydra's grammar.
-    paths = {key: None if value == "null" else value for key, value in given.items() if key in PATHS}
+    paths = {key: _path(key, value) for key, value in given.items() if key in PATHS}
     tree = _ask_hydra({key: value for key, value in with_implied(given).items() if key not in paths})
     for key, path in paths.items():
         group, _, name = key.rpartition(".")
@@ -163,6 +162,13 @@ def _compose(given: Mapping[str, str]) -> RunConfig:
     options = {name: value for name, value in learner.items() if name not in own}
     tree["learner"] = {name: value for name, value in learner.items() if name in own} | {"options": options}
     return build(RunConfig, tree)
+
+
+def _path(key: str, text: str) -> str | None:
+    if text == "null":
+        return None
+    # A run may go on from another folder than it began in; where it is itself is known by then.
+    return text if key == "out" else str(Path(text).expanduser().resolve())
 
 
 def _ask_hydra(given: Mapping[str, str]) -> dict[str, Any]:
@@ -227,7 +233,8 @@ def _check_options(given: Mapping[str, str], learner: Mapping[str, Any]) -> None
             )
 
 
-def _flat(config: RunConfig, *, without: Sequence[str] = _CIRCUMSTANCES) -> dict[str, Any]:
+def flatten(config: RunConfig, *, without: Sequence[str] = _CIRCUMSTANCES) -> dict[str, Any]:
+    """Every setting by the key that the user types, but for those named in `without`."""
     flat: dict[str, Any] = {}
     plain = describe(config)
     plain["learner"] |= plain["learner"].pop("options")

@@ -31,6 +31,7 @@ from eli.lab.evaluation.results import JSON_NAME, Results, read_results, write_r
 from eli.lab.tensor_file import DamagedRunError, read_tensors, write_tensors
 
 FORMAT = 1
+LATENTS, PROTOTYPES = "latents.safetensors", "prototypes.safetensors"
 
 
 class RunError(EliError):
@@ -49,8 +50,22 @@ class RunFolder:
 
     @property
     def exists(self) -> bool:
-        """Whether there is a run in this folder."""
-        return (self.path / "run.json").is_file()
+        """Whether there is a run in this folder.
+
+        Raises:
+            RunError: There are parts of a run, but not the file that says of which, or this is no folder.
+        """
+        if self.path.exists() and not self.path.is_dir():
+            raise RunError(f"{self.path} is a file, and a run needs a folder")
+        if (self.path / "run.json").is_file():
+            return True
+        parts = [*self.path.glob("task-*/*"), *self.path.glob("progress.safetensors")]
+        if parts:
+            raise RunError(
+                f"{self.path} has no run.json but {parts[0].relative_to(self.path)}, of whatever run; "
+                "give out=DIR for another folder, or remove this one"
+            )
+        return False
 
     def write_facts(self, facts: Mapping[str, Any]) -> None:
         """Write what the run is; the first file of a run."""
@@ -101,33 +116,42 @@ class RunFolder:
         ranked = {int(name.removeprefix("memory.")): t for name, t in tensors.items() if name.startswith("memory.")}
         return state, dict(sorted(ranked.items())), facts
 
+    def is_read(self, number: int, latents: RunFolder) -> bool:
+        """Whether all that reading a task leaves is there; its latents are in the folder of the run, `latents`."""
+        here = (self.task(number) / name for name in (JSON_NAME, PROTOTYPES))
+        return (latents.task(number) / LATENTS).is_file() and all(file.is_file() for file in here)
+
     def results(self, number: int) -> Results | None:
         """What was read off a task, None if nothing was yet."""
         file = self.task(number) / JSON_NAME
         return read_results(file) if file.is_file() else None
 
-    def collect(self) -> Results:
-        """What was read off all tasks so far, also written to the files of the whole run."""
+    def gather(self) -> Results:
+        """What was read off all tasks so far."""
         found: list[Results] = []
         while (results := self.results(len(found))) is not None:
             found.append(results)
         rows = [row for results in found for row in results.rows]
         tasks = [task for results in found for task in results.tasks]
-        facts = self.facts()
-        write_results(self.path, rows, facts, tasks=tasks)
-        return Results(facts=facts, rows=rows, tasks=tasks)
+        return Results(facts=self.facts(), rows=rows, tasks=tasks)
 
-    def save_progress(self, number: int, epoch: int, state: Mapping[str, Tensor]) -> None:
-        """Write the state of a task that is being learned."""
-        write_tensors(self.path / "progress.safetensors", state, {"task": number, "epoch": epoch})
+    def collect(self) -> Results:
+        """The same, written to the files of the whole run; for the process that has the lock."""
+        results = self.gather()
+        write_results(self.path, results.rows, results.facts, tasks=results.tasks)
+        return results
 
-    def progress(self, number: int) -> tuple[int, dict[str, Tensor]] | None:
-        """The epoch and state that were kept of this task, if any; a damaged file counts as none."""
+    def save_progress(self, number: int, state: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+        """Write the state of a task that is being learned, and facts about it."""
+        write_tensors(self.path / "progress.safetensors", state, {"task": number, **facts})
+
+    def progress(self, number: int) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        """The state that was kept of this task and its facts, if any; a damaged file counts as none."""
         try:
             tensors, facts = read_tensors(self.path / "progress.safetensors")
         except (FileNotFoundError, DamagedRunError):
             return None
-        return (int(facts["epoch"]), tensors) if facts.get("task") == number else None
+        return (tensors, facts) if facts.get("task") == number else None
 
     def drop_progress(self) -> None:
         """Remove the state within a task, once the task is learned."""

@@ -137,9 +137,9 @@ class TrainConfig(Checked):
     milestones: tuple[float, ...]
     """For the schedule "steps": the parts of the epochs after which the learning rate is multiplied by `gamma`."""
     gamma: Annotated[float, Range(above=0, at_most=1)]
-    precision: Literal["auto", "32", "bf16", "16"]
+    precision: Literal["auto", "32", "bf16"]
     layout: Literal["auto", "plain", "channels-last"]
-    accelerator: str
+    accelerator: Literal["auto", "cpu", "cuda", "mps"]
     devices: Count
     threads: Annotated[int | None, Range(at_least=1)]
     checkpoint_minutes: NotNegative

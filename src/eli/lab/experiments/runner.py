@@ -7,6 +7,7 @@ Imported by the commands `run`, `resume` and `evaluate`.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 
@@ -18,10 +19,10 @@ from eli.lab.experiments.bench import Bench
 from eli.lab.experiments.extract import latents_of
 from eli.lab.experiments.reading import read_task
 from eli.lab.experiments.run_config import AlignerConfig
-from eli.lab.experiments.run_folder import RunError, RunFolder
-from eli.lab.experiments.training import Moment, teach
+from eli.lab.experiments.run_folder import RunFolder
+from eli.lab.experiments.training import Moment, Place, teach
 from eli.lab.learners import Learner
-from eli.lab.tensor_file import DamagedRunError
+from eli.lab.tensor_file import MAKE_AGAIN, DamagedRunError
 
 
 def run(
@@ -48,8 +49,8 @@ def run(
         if not learned:
             _learn(bench, folder, number, learner, memory, show, say)
             bench.engine.wait()
-        _restore(folder, number, learner, memory)
-        if bench.engine.is_main and folder.results(number) is None:
+        _restore(bench, folder, number, learner, memory)
+        if bench.engine.is_main and not folder.is_read(number, folder):
             settings = bench.config.aligner
             read_task(bench, learner, memory, number, source=folder, target=folder, settings=settings, say=say)
             finished(folder.collect())
@@ -70,8 +71,8 @@ def evaluate(
     learner, memory = bench.learner(), bench.memory()
     for number in range(folder.tasks()):
         bench.grow(learner, number)
-        _restore(folder, number, learner, memory)
-        if target.results(number) is None:
+        _restore(bench, folder, number, learner, memory)
+        if not target.is_read(number, folder):
             read_task(bench, learner, memory, number, source=folder, target=target, settings=settings, say=say)
             target.collect()
 
@@ -89,14 +90,14 @@ def _learn(
     config, engine, split = bench.config, bench.engine, bench.data.train
     task = bench.task(number, memory, all_data=learner.sees_all_data)
     size = config.train.eval_batch_size
-    watch = _Watch(folder, number, show, minutes=config.train.checkpoint_minutes, writes=engine.is_main)
+    watch = _Watch(bench, folder, number, show)
     if number == 0 and config.start_from is not None:
-        _start_from(RunFolder(config.start_from), bench, learner)
+        watch.before = _start_from(RunFolder(config.start_from), bench, learner)
     else:
         if number and learner.imprints:
             start = latents_of(learner.model, split, task.new, engine=engine, size=size)
             learner.imprint(start, split.labels[task.new])
-        resume = folder.progress(number)
+        resume = watch.resume()
         teach(learner, task, split, config.train, engine=engine, seed=config.seed, watch=watch, resume=resume)
     if not engine.is_main:
         return
@@ -106,35 +107,48 @@ def _learn(
         for label in task.classes:
             mine = split.labels[task.new] == label
             memory.add(label, task.new[mine], new[mine])
-    folder.save_model(number, learner.model.state_dict(), memory, {"seconds": watch.seconds()})
+    facts = {"run": config.training_digest(), "seconds": watch.seconds()}
+    folder.save_model(number, learner.model.state_dict(), memory, facts)
     folder.drop_progress()
 
 
 class _Watch:
-    """Passes moments on, and keeps the state of a task now and then."""
+    """Passes moments on, keeps the state of a task now and then, and knows how long it took so far."""
 
-    def __init__(
-        self, folder: RunFolder, number: int, show: Callable[[Moment], None], *, minutes: float, writes: bool
-    ) -> None:
-        self._folder, self._number, self._show, self._every = folder, number, show, 60 * minutes
-        self._writes = writes
+    def __init__(self, bench: Bench, folder: RunFolder, number: int, show: Callable[[Moment], None]) -> None:
+        self._folder, self._number, self._show = folder, number, show
+        self._run = bench.config.training_digest()
+        self._every = 60 * bench.config.train.checkpoint_minutes if bench.engine.is_main else math.inf
         self._start = self._kept = time.monotonic()
+        self.before = 0.0
+
+    def resume(self) -> tuple[Place, dict[str, Tensor]] | None:
+        """What was kept of this task, if anything."""
+        kept = self._folder.progress(self._number)
+        if kept is None or kept[1]["run"] != self._run:
+            return None
+        state, facts = kept
+        self.before = facts["seconds"]
+        return Place(facts["epoch"], facts["step"]), state
 
     def moment(self, moment: Moment) -> None:
         self._show(moment)
 
-    def keep(self, epoch: int, state: Callable[[], Mapping[str, Tensor]]) -> None:
-        if self._writes and time.monotonic() - self._kept >= self._every:
-            self._folder.save_progress(self._number, epoch, state())
+    def keep(self, place: Place, state: Callable[[], Mapping[str, Tensor]]) -> None:
+        if time.monotonic() - self._kept >= self._every:
+            facts = {"run": self._run, "seconds": self.seconds(), **place._asdict()}
+            self._folder.save_progress(self._number, state(), facts)
             self._kept = time.monotonic()
 
     def seconds(self) -> float:
-        return time.monotonic() - self._start
+        return self.before + time.monotonic() - self._start
 
 
-def _restore(folder: RunFolder, number: int, learner: Learner, memory: Memory) -> None:
+def _restore(bench: Bench, folder: RunFolder, number: int, learner: Learner, memory: Memory) -> None:
     """Take over what was learned in a task: what is on disk counts, in every process and after every interruption."""
-    state, ranked, _ = folder.load_model(number)
+    state, ranked, facts = folder.load_model(number)
+    if facts.get("run", bench.config.training_digest()) != bench.config.training_digest():
+        raise DamagedRunError(f"{folder.task(number)}/model.safetensors is of another run. {MAKE_AGAIN}")
     _load_weights(folder, number, learner, state)
     memory.restore(ranked)
 
@@ -149,12 +163,8 @@ def _load_weights(folder: RunFolder, number: int, learner: Learner, state: Mappi
     learner.eval()
 
 
-def _start_from(other: RunFolder, bench: Bench, learner: Learner) -> None:
-    """Take the model of the first task from another run that begins in the same way."""
-    facts = other.facts()
-    if facts["first_task"] != bench.first_task:
-        raise RunError(f"{other.path} has another first task: data, order, protocol, model, head, train or seed differ")
-    if not other.is_learned(0):
-        raise RunError(f"{other.path} has not finished its first task yet")
-    state, _, _ = other.load_model(0)
+def _start_from(other: RunFolder, bench: Bench, learner: Learner) -> float:
+    """Take the model of the first task from another run; returns how long it was trained."""
+    state, _, facts = other.load_model(0)
     _load_weights(other, 0, learner, state)
+    return float(facts["seconds"])

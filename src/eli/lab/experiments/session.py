@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 
 from eli.lab.environment import describe_environment
-from eli.lab.experiments.bench import Bench, open_bench
+from eli.lab.experiments.bench import Bench, first_task, open_bench
 from eli.lab.experiments.board import open_board
-from eli.lab.experiments.run_config import RunConfig, compose, describe, from_dict, with_overrides
+from eli.lab.experiments.run_config import RunConfig, compose, describe, from_dict, with_aligner
 from eli.lab.experiments.run_folder import RunError, RunFolder
 from eli.lab.experiments.runner import evaluate, run
 from eli.lab.experiments.speed import Speed
@@ -34,23 +38,70 @@ def begin(overrides: Sequence[str], console: Console, *, tensorboard: bool = Fal
     config = compose(overrides)
     folder = RunFolder(config.out or default_folder(config))
     if folder.exists:
-        if from_dict(folder.facts()["config"]).digest() != config.digest():
+        facts = folder.facts()
+        if from_dict(facts["config"]).digest() != config.digest():
             raise RunError(
                 f"{folder.path} holds another run ('eli show {folder.path}'); give out=DIR for a folder of its own"
             )
-        console.print(f"going on with the run in {folder.path}", soft_wrap=True)
-        go_on(folder, console, tensorboard=tensorboard)
+        console.print(f"going on with the run in {folder.path}", soft_wrap=True, markup=False)
+        # What decides no result may change, where the data are for instance.
+        facts |= {"config": describe(config), "overrides": list(overrides)}
+        bench, _ = _open(facts)
     else:
-        bench, speed = open_bench(config)
-        _work(bench, folder, console, facts=_facts(bench, speed, overrides), tensorboard=tensorboard)
+        bench, speed = open_bench(config, speed=_speed_of(config))
+        if config.start_from is not None:
+            _check_start(bench, speed)
+        facts = _facts(bench, speed, overrides)
+    _work(bench, folder, console, facts=facts, tensorboard=tensorboard)
     return folder
 
 
 def go_on(folder: RunFolder, console: Console, *, tensorboard: bool = False) -> None:
-    """Do what is not done yet of a run."""
+    """Do what is not done yet of a run.
+
+    Raises:
+        RunError: The folder holds no run, but an evaluation of one.
+    """
     facts = folder.facts()
-    bench, _ = open_bench(from_dict(facts["config"]), speed=Speed(**facts["speed"]))
-    _work(bench, folder, console, tensorboard=tensorboard)
+    _refuse_evaluation(folder, facts)
+    _work(_open(facts)[0], folder, console, facts=facts, tensorboard=tensorboard)
+
+
+def _open(facts: Mapping[str, Any], **changes: Any) -> tuple[Bench, Speed]:
+    config = from_dict(facts["config"])
+    config = dataclasses.replace(config, train=dataclasses.replace(config.train, **changes))
+    if config.train.threads is None and "threads" in facts:
+        # How sums are split over threads changes their rounding, and the numbers with it.
+        torch.set_num_threads(facts["threads"])
+    return open_bench(config, speed=Speed(**facts["speed"]))
+
+
+def _speed_of(config: RunConfig) -> Speed | None:
+    """The way of training of the run that the first task is taken from, where the user has no other wish."""
+    if config.start_from is None or (config.train.precision, config.train.layout) != ("auto", "auto"):
+        return None
+    return Speed(**RunFolder(config.start_from).facts()["speed"])
+
+
+def _check_start(bench: Bench, speed: Speed) -> None:
+    other = RunFolder(str(bench.config.start_from))
+    facts = other.facts()
+    mine = first_task(bench.config, bench.protocol.sizes[0], speed)
+    theirs = first_task(from_dict(facts["config"]), facts["sizes"][0], Speed(**facts["speed"]))
+    different = [key for key, value in mine.items() if theirs[key] != value]
+    if different:
+        raise RunError(f"{other.path} has another first task: {', '.join(different)} differ")
+    if not other.is_learned(0):
+        raise RunError(f"{other.path} has not finished its first task yet")
+
+
+def _refuse_evaluation(folder: RunFolder, facts: Mapping[str, Any]) -> None:
+    if "evaluation" in facts:
+        run = folder.path.parent.parent
+        raise RunError(
+            f"{folder.path} is an evaluation of the run {run}; "
+            f"'eli evaluate {run} {' '.join(facts['evaluation'])} --name {folder.path.name}' goes on with it"
+        )
 
 
 def _work(
@@ -58,13 +109,13 @@ def _work(
     folder: RunFolder,
     console: Console,
     *,
-    facts: Mapping[str, Any] | None = None,
-    tensorboard: bool = False,
+    facts: Mapping[str, Any],
+    tensorboard: bool,
 ) -> None:
     # Of several processes the first one speaks and writes.
     main = bench.engine.is_main
     with folder.locked() if main else nullcontext():
-        if facts is not None and main:
+        if main and (not folder.exists or folder.facts() != facts):
             folder.write_facts(facts)
         with watch_run(console if main else Console(quiet=True), len(bench.protocol.tasks)) as (show, say):
             if tensorboard and main:
@@ -83,8 +134,8 @@ def _facts(bench: Bench, speed: Speed, overrides: Sequence[str]) -> dict[str, An
         "config": describe(bench.config),
         "classes": list(bench.data.classes),
         "sizes": list(bench.protocol.sizes),
-        "first_task": bench.first_task,
         "speed": asdict(speed),
+        "threads": torch.get_num_threads(),
         "environment": describe_environment(),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }
@@ -107,15 +158,18 @@ def read_again(folder: RunFolder, overrides: Sequence[str], console: Console, *,
         RunError: The run has learned nothing yet, or another evaluation has this name.
     """
     facts = folder.facts()
-    config = with_overrides(facts["overrides"], overrides)
+    _refuse_evaluation(folder, facts)
+    config = with_aligner(from_dict(facts["config"]), overrides)
+    if name is not None and (Path(name).name != name or name == ".."):
+        raise RunError(f"--name is the name of one folder, not {name!r}")
     if not folder.tasks():
         raise RunError(f"{folder.path} has not learned a task yet; 'eli resume {folder.path}' goes on with it")
-    target = RunFolder(folder.path / "evaluations" / (name or "_".join(overrides).replace("/", "-")))
+    target = RunFolder(folder.path / "evaluations" / (name or "_".join(overrides).replace(os.sep, "-")))
     if target.exists and target.facts()["config"]["aligner"] != describe(config)["aligner"]:
         raise RunError(f"{target.path} is another evaluation; give another --name")
     with target.locked():
         target.write_facts({**facts, "config": describe(config), "evaluation": list(overrides)})
-        bench, _ = open_bench(from_dict(facts["config"]), speed=Speed(**facts["speed"]))
+        bench, _ = _open(facts, devices=1)
         with watch_run(console, len(bench.protocol.tasks)) as (_, say):
             evaluate(bench, folder, target, config.aligner, say)
     return target

@@ -55,7 +55,7 @@ def choose_speed(
         make_backbone: Makes the network.
         image_shape: (C, H, W).
         measure: False on an accelerator, and for several processes, which must all make the same choice.
-        precision: "32", "bf16", "16", or "auto" to choose.
+        precision: "32", "bf16", or "auto" to choose.
         layout: "plain", "channels-last", or "auto" to choose.
         batch_size: Of the trial.
     """

@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -47,6 +47,15 @@ class Task:
     rehearsed: Tensor
 
 
+class Place(NamedTuple):
+    """How far the training of a task is."""
+
+    epoch: int
+    """The epoch, from 0."""
+    step: int
+    """How many of its steps are done."""
+
+
 @dataclass(frozen=True)
 class Moment:
     """Where the training of a task is, for a display."""
@@ -71,8 +80,8 @@ class Watch(Protocol):
         """Called now and then."""
         ...
 
-    def keep(self, epoch: int, state: Callable[[], Mapping[str, Tensor]]) -> None:
-        """Called after each epoch but the last; `state` gives what `teach` needs to go on from here."""
+    def keep(self, place: Place, state: Callable[[], Mapping[str, Tensor]]) -> None:
+        """Called after each step; `state` gives what `teach` needs to go on from this place."""
         ...
 
 
@@ -85,7 +94,7 @@ def teach(
     engine: Engine,
     seed: int,
     watch: Watch,
-    resume: tuple[int, Mapping[str, Tensor]] | None = None,
+    resume: tuple[Place, Mapping[str, Tensor]] | None = None,
 ) -> None:
     """Teach `learner`, which has grown for it, one task.
 
@@ -97,21 +106,19 @@ def teach(
         engine: Device, precision, layout.
         seed: Of the whole run.
         watch: Hears of the progress, and keeps states.
-        resume: The last epoch that was kept and its state, to go on after it.
+        resume: The last place that was kept and its state, to go on from there.
 
     Raises:
         DivergedError: The loss is not finite any more.
     """
     lesson = _Lesson(learner, task, split, config, engine, seed, watch)
     if resume is not None:
-        lesson.first = resume[0] + 1
+        lesson.first = resume[0]
         _restore(learner, lesson.optimizer, resume[1])
-    for epoch in range(lesson.first, lesson.epochs):
+    for epoch in range(lesson.first.epoch, lesson.epochs):
         lesson.epoch(epoch)
         if task.number > 0 and len(task.rehearsed):
             lesson.end_epoch(epoch)
-        if epoch + 1 < lesson.epochs:
-            watch.keep(epoch, lambda: _state(learner, lesson.optimizer))
     learner.eval()
 
 
@@ -123,7 +130,7 @@ class _Lesson:
     ) -> None:
         self.learner, self.task, self.split, self.config = learner, task, split, config
         self.engine, self.seed, self.watch = engine, seed, watch
-        self.first = 0
+        self.first = Place(0, 0)
         self.epochs = config.first_epochs if task.number == 0 else config.epochs
         self.optimizer = torch.optim.SGD(
             learner.groups(), lr=config.learning_rate, momentum=config.momentum, weight_decay=config.weight_decay
@@ -138,11 +145,16 @@ class _Lesson:
         generator = torch.Generator().manual_seed(self._seed("order", number))
         order = self.engine.share(rows[torch.randperm(len(rows), generator=generator)])
         size = max(1, self.config.batch_size // self.engine.processes)
+        if len(order) % size == 1 and len(order) > 1:
+            order = order[:-1]  # batch norm cannot train on a single image; another epoch leaves out another one
         count = -(-len(order) // size)
+        done = self.first.step if number == self.first.epoch else 0
         self.learner.train()
         total = correct = seen = 0.0
         batches = self.split.batches(order, size=size, augment=self._seed("augmentation", number))
         for step, (images, labels) in enumerate(batches):
+            if step < done:
+                continue
             self._set_rate(self._share(number, step / count))
             labels = self.engine.labels(labels)
             loss, logits = self._step(self.engine.images(images), labels, number)
@@ -151,7 +163,8 @@ class _Lesson:
             seen += len(labels)
             seconds = time.perf_counter() - self._start
             place = (self.task.number, number, self.epochs, step + 1, count)
-            self.watch.moment(Moment(*place, total / seen, correct / seen, seconds, self.first))
+            self.watch.moment(Moment(*place, total / seen, correct / seen, seconds, self.first.epoch))
+            self.watch.keep(Place(number, step + 1), lambda: _state(self.learner, self.optimizer))
 
     def end_epoch(self, number: int) -> None:
         """What the learner does between two epochs."""
@@ -170,7 +183,7 @@ class _Lesson:
         value = loss.item()
         if not math.isfinite(value):
             raise DivergedError(
-                f"the loss is {value} in epoch {epoch + 1} of task {self.task.number}; "
+                f"the loss is {value} in epoch {epoch + 1} of task {self.task.number + 1}; "
                 f"a lower train.learning_rate (now {self.config.learning_rate:g}) helps"
             )
         self._wrapped.zero_grad(set_to_none=True)
