@@ -14,7 +14,6 @@ from eli.lab.data.errors import DataError
 from eli.lab.data.folder_split import FolderSplit
 from eli.lab.data.memory_split import MemorySplit
 from eli.lab.data.order import class_order
-from eli.lab.data.split import Dataset
 
 
 def everything(split, *, augment: int | None = None) -> torch.Tensor:
@@ -163,8 +162,7 @@ def test_a_folder_of_ones_own(pictures):
 def test_both_kinds_of_splits_fit_the_contract(pictures):
     kinds = {"digits": open_dataset("digits"), "folder": open_dataset("folder", path=pictures, image_size=8)}
     for name, dataset in kinds.items():
-        typed: Dataset = dataset  # for the type checker
-        assert isinstance(typed.train, MemorySplit if name == "digits" else FolderSplit)
+        assert isinstance(dataset.train, MemorySplit if name == "digits" else FolderSplit)
         rows = torch.tensor([3, 1, 3, 0])
         for augment in (None, 2):
             batches = list(dataset.train.batches(rows, size=3, augment=augment))
