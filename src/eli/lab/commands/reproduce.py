@@ -1,0 +1,88 @@
+"""`eli reproduce`: the tables and figures of the paper, at any scale, beside the printed numbers."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from eli.lab.reproduce.jobs import Experiment
+
+HELP = "make the paper's tables and ablations at any scale, with the printed numbers beside the measured ones"
+EXAMPLES = """examples:
+  eli reproduce langevin preset=smoke                             every code path in seconds, on the embedded digits
+  eli reproduce table1 data=cifar100 protocol=half-5,equal-5 --plan
+  eli reproduce table1 data=cifar100 learner=icarl seeds=3 out=DIR
+  eli reproduce langevin iterations architecture mixup protocol=half-5    reuse the runs of table1
+  eli reproduce toy compute dimensions --results docs/results.md
+
+names: toy, table1, imagenet1k, table2, langevin, iterations, architecture, logits, mixup, implicit, compute,
+dimensions; keys: preset (smoke, small, paper), seeds, data, protocol, learner, out, and those of 'eli run' with a dot.
+Runs are kept below out (default: out/reproduce) in runs/ and are shared by all experiments: what is finished is
+skipped, and the same command goes on after an interruption.
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of this command."""
+    parser.add_argument("words", nargs="*", metavar="NAME|key=value", help="what to reproduce, and at which scale")
+    parser.add_argument("--plan", action="store_true", help="show what would run and about how long, and run nothing")
+    parser.add_argument(
+        "--results",
+        type=Path,
+        metavar="FILE",
+        help="also write each table into this markdown page, section reproduce-NAME-PRESET",
+    )
+
+
+def run(args: argparse.Namespace, console: Console) -> None:
+    """Plan, run what is not done, show the tables."""
+    # Imported here, so that `eli --help` does not wait for torch's optimisers, hydra and lightning-fabric.
+    from eli.lab.experiments.config_errors import ConfigError
+    from eli.lab.pages import around_section
+    from eli.lab.reproduce.catalogue import EXPERIMENTS, planned
+    from eli.lab.reproduce.jobs import plan_table
+    from eli.lab.reproduce.request import read_request
+
+    names, request = read_request(tuple(EXPERIMENTS), args.words)
+    experiments = planned(names, request)
+    if args.results:
+        for experiment in experiments:
+            around_section(args.results, _section(experiment))
+    console.print(plan_table(experiments))
+    for remark in dict.fromkeys(text for one in experiments for text in (*one.remarks, *one.missing)):
+        console.print(f"- {remark}", soft_wrap=True, markup=False)
+    if args.plan:
+        return
+    for experiment in experiments:
+        if experiment.missing and not all(job.done for job in experiment.jobs):
+            raise ConfigError(f"{experiment.name} cannot start: {experiment.missing[0]}.")
+    worked: set[str] = set()
+    for experiment in experiments:
+        for job in experiment.jobs:
+            if not job.done and job.key not in worked:
+                job.work(console)
+                worked.add(job.key)
+        _show(experiment, args.results, console)
+
+
+def _section(experiment: Experiment) -> str:
+    return f"reproduce-{experiment.name}-{experiment.request.preset}"
+
+
+def _show(experiment: Experiment, page: Path | None, console: Console) -> None:
+    """A finished experiment on the terminal, in a file and, if there is a page for it, on the page."""
+    from eli.files import write_text_atomic
+    from eli.lab.pages import update_section
+    from eli.lab.reproduce.sheet import print_sheet, sheet_csv, sheet_markdown
+
+    sheet, request = experiment.sheet(), experiment.request
+    print_sheet(sheet, console)
+    file = request.out / f"{sheet.name}-{request.preset}{request.slug}.csv"
+    write_text_atomic(file, sheet_csv(sheet))
+    console.print(f"Table: {file}", soft_wrap=True, markup=False)
+    if page:
+        update_section(page, _section(experiment), sheet_markdown(sheet))

@@ -1,0 +1,145 @@
+"""Base runs and evaluations of them, as they are planned: settings, names, and what two runs have in common.
+
+Imported by the plans; opens no data and trains nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+
+from eli.lab.experiments.run_config import AlignerConfig, RunConfig, compose, with_aligner
+
+# Decide where and how fast, not what; and what a run that takes over another's first task takes over from it.
+_NOT_OF_FIRST_TASK = ("threads", "accelerator", "epochs", "checkpoint_minutes", "eval_batch_size")
+_TAKEN_OVER = ("precision", "layout")
+
+
+@dataclass(frozen=True)
+class BaseRun:
+    """A run to be trained once, with the aligner of its preset.
+
+    Args:
+        overrides: What `eli run` would be given, but for its folder.
+        config: What that means.
+        learner: As typed; `aanet-implicit` is a setting of `aanet`.
+        protocol: As typed.
+    """
+
+    overrides: tuple[str, ...]
+    config: RunConfig = field(compare=False)  # follows from the overrides
+    learner: str
+    protocol: str
+
+    @cached_property
+    def digest(self) -> str:
+        """A short hash of what decides its results."""
+        return self.config.digest()
+
+    @property
+    def name(self) -> str:
+        """Of its folder: what is most telling, and a digest that tells it from all others."""
+        config = self.config
+        return f"{self.learner}-{config.data.name}-{self.protocol}-seed{config.seed}-{self.digest[:8]}"
+
+    @property
+    def title(self) -> str:
+        """In words, without the seed."""
+        return f"{self.learner} on {self.config.data.name}, {self.protocol}"
+
+    @cached_property
+    def first_task(self) -> str:
+        """Equal for runs with the same first task."""
+        return first_task_key(self.config)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A base run read with some aligner.
+
+    Args:
+        run: The run.
+        overrides: What is different from the run's own aligner, as typed; empty if nothing is.
+        aligner: The aligner's settings.
+    """
+
+    run: BaseRun
+    overrides: tuple[str, ...]
+    aligner: AlignerConfig = field(compare=False)
+
+    @property
+    def name(self) -> str:
+        """Of its folder below the run's; as `eli evaluate` would name it."""
+        return "_".join(self.overrides).replace("/", "-")
+
+
+def base_run(
+    learner: str, data: str, protocol: str, *, preset: str, seed: int, settings: Sequence[str] = ()
+) -> BaseRun:
+    """Plan a run.
+
+    Args:
+        learner: Its learner.
+        data: Its data set.
+        protocol: How classes come in tasks.
+        preset: Its scale.
+        seed: Its seed.
+        settings: Whatever else the user wants.
+
+    Raises:
+        ConfigError: A setting is wrong.
+    """
+    settings = (*settings, *published_settings(data, protocol, preset, settings))
+    overrides = (f"learner={learner}", f"data={data}", f"protocol={protocol}", f"preset={preset}", f"seed={seed}")
+    return BaseRun((*overrides, *settings), compose([*overrides, *settings]), learner, protocol)
+
+
+def published_settings(data: str, protocol: str, preset: str, given: Sequence[str]) -> tuple[str, ...]:
+    """What the authors' code does differently for equal tasks, at the published scale; what the user says wins."""
+    if preset != "paper" or not protocol.startswith("equal-"):
+        return ()
+    keys = {text.partition("=")[0] for text in given}
+    # Their flag for equal tasks leaves classes in their natural order, and makes the net for CIFAR one of 14 layers.
+    own = {"data.order": "null"} | ({"model": "resnet14"} if data == "cifar100" else {})
+    return tuple(f"{key}={value}" for key, value in own.items() if key not in keys)
+
+
+def published_aligner(learner: str, data: str, protocol: str) -> tuple[str, ...]:
+    """The one exception among the published settings of the aligner, a linear energy."""
+    exception = learner.startswith("aanet") and data == "imagenet100" and protocol in ("half-10", "half-25")
+    return ("aligner.hidden=[]",) if exception else ()
+
+
+def evaluation(run: BaseRun, overrides: Sequence[str] = ()) -> Evaluation:
+    """Plan to read a run with another aligner; with the same settings it is the run's own reading.
+
+    Raises:
+        ConfigError: A setting is wrong, or not of the aligner.
+    """
+    aligner = with_aligner(run.config, overrides).aligner if overrides else run.config.aligner
+    return Evaluation(run, () if aligner == run.config.aligner else tuple(overrides), aligner)
+
+
+def first_task_key(config: RunConfig) -> str:
+    """A text that is equal for two configurations whose models after the first task are equal.
+
+    The number of classes is not known here, so protocols are compared by what they do with the first task.
+    """
+    kind, _, _ = (config.protocol.name or "").partition("-")
+    facts = asdict(config.data) | asdict(config.train)
+    facts |= dict.fromkeys((*_NOT_OF_FIRST_TASK, *_TAKEN_OVER, "data_dir", "workers"))
+    facts |= {"protocol": "half" if kind == "half" else config.protocol.name, "first": config.protocol.first}
+    facts |= {"model": config.model.name, "head": config.learner.head, "seed": config.seed}
+    return json.dumps(facts, sort_keys=True)
+
+
+def digests(stored: RunConfig) -> frozenset[str]:
+    """Digests of all configurations that a run on disk is a run of.
+
+    They are its own, and those with `auto` for how it is trained: what that means is settled when a run begins.
+    """
+    some_way, some_layout = (replace(stored.train, precision="auto"), replace(stored.train, layout="auto"))
+    ways = (stored.train, some_way, some_layout, replace(some_way, layout="auto"))
+    return frozenset(replace(stored, train=way).digest() for way in ways)

@@ -1,0 +1,49 @@
+"""All experiments of the paper by name. Imported by the command `eli reproduce`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from eli.lab.experiments.config_errors import ConfigError
+from eli.lab.reproduce.ablations import ablation
+from eli.lab.reproduce.compute import compute
+from eli.lab.reproduce.jobs import Experiment
+from eli.lab.reproduce.request import Request
+from eli.lab.reproduce.tables import imagenet1k, implicit, logits, table1
+from eli.lab.reproduce.toys import dimensions, toy
+
+
+def _table2(request: Request) -> Experiment:
+    raise ConfigError(
+        "table2, incremental object detection, cannot be reproduced yet: the bench has no detector. "
+        "The printed numbers are in eli.lab.report.paper.numbers()."
+    )
+
+
+EXPERIMENTS: Mapping[str, Callable[[Request], Experiment]] = {
+    "toy": toy,
+    "table1": table1,
+    "imagenet1k": imagenet1k,
+    "table2": _table2,
+    "langevin": partial(ablation, "langevin"),
+    "iterations": partial(ablation, "iterations"),
+    "architecture": partial(ablation, "architecture"),
+    "logits": logits,
+    "mixup": partial(ablation, "mixup"),
+    "implicit": implicit,
+    "compute": compute,
+    "dimensions": dimensions,
+}
+"""What makes the plan of each experiment, in the order of the paper."""
+
+
+def planned(names: Sequence[str], request: Request) -> list[Experiment]:
+    """The plans of some experiments; `all` stands for those that can be made.
+
+    Raises:
+        ConfigError: A setting does not fit an experiment, or the bench cannot make it yet.
+    """
+    if "all" in names:
+        names = [name for name in EXPERIMENTS if name != "table2"]
+    return [EXPERIMENTS[name](request) for name in names]
