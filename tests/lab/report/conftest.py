@@ -1,14 +1,27 @@
-"""A made-up result that looks like a real one: drifted clusters that walk most of the way back."""
+"""What the tests of the report share.
+
+A made-up two-task result that looks like a real one (drifted clusters that walk most of the way back), made-up results
+of class-incremental runs, and real runs that take seconds.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
+from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from eli.lab.cli import main
+from eli.lab.evaluation.catalogue import READINGS
+from eli.lab.evaluation.scoring import Row
+from eli.lab.experiments.run_folder import RunFolder
 from eli.lab.experiments.toy_result import Picture, SeedResult, ToyResult
 from eli.lab.report.embedding import Embedding, embed
+from eli.lab.report.palette import PALETTE
+from eli.lab.report.runs import Experiment, Run
 
 USUAL = {
     "previous model": 99.1,
@@ -108,3 +121,130 @@ def build() -> Callable[..., ToyResult]:
 @pytest.fixture
 def build_picture() -> Callable[..., Picture]:
     return make_picture
+
+
+QUICK = ("data=digits", "protocol.first=4", "protocol.increment=3", "data.limit=20", "train.first_epochs=2")
+QUICK += ("train.epochs=2", "aligner.iterations=20", "aligner.steps=3")
+
+
+@pytest.fixture(scope="session")
+def run_folders(tmp_path_factory) -> Path:
+    """Real runs of three tasks: two seeds of one experiment, one of another."""
+    folder = tmp_path_factory.mktemp("runs")
+    for name, options in (("icarl-0", ["seed=0"]), ("icarl-1", ["seed=1"]), ("lucir", ["learner=lucir"])):
+        assert main(["run", *QUICK, *options, f"out={folder / name}"]) == 0
+    return folder
+
+
+CONFIG = {
+    "learner": {"name": "icarl", "options": {"temperature": 2.0}},
+    "data": {"name": "digits"},
+    "protocol": {"name": "half-2", "first": None, "increment": None},
+    "model": {"name": "conv"},
+    "memory": {"budget": None, "per_class": 10},
+    "aligner": {"space": "latent"},
+}
+
+
+def make_run(accuracies: Mapping[str, Sequence[float]], *, seed: int = 0, planned: int = 3) -> Run:
+    """A run with these accuracies after its tasks, in %, for each reading; old, new and by task are made up of them."""
+    tasks = len(accuracies["base"])
+    rows = [
+        Row(
+            task=task,
+            reading=name,
+            classifier="prototypes" if name.startswith("forward/") else "fc",
+            label_free=READINGS[name].label_free,
+            accuracy=values[task - 1] / 100,
+            old=None if task == 1 else values[task - 1] / 100,
+            new=None if task == 1 else 0.9,
+            among_old=None if task == 1 else values[task - 1] / 100,
+            gate_accuracy=None,
+            aligned_share=0.0,
+            by_task=(values[task - 1] / 100,) * task,
+        )
+        for name, values in accuracies.items()
+        for task in range(1, tasks + 1)
+        if task > 1 or name == "base" or name.startswith("forward/")
+    ]
+    drift = {name: {"distance": 2.0, "cosine_distance": 0.1, "moved": 0.0} for name in ("base", "eli")}
+    facts = {"config": {**CONFIG, "seed": seed}, "sizes": [4] + [3] * (planned - 1), "environment": {"python": "3"}}
+    facts |= {"classes": [str(number) for number in range(10)], "overrides": ["data=digits"]}
+    done = [{"task": t, "seconds": {"train": 1.0}, "drift": drift if t > 1 else {}} for t in range(1, tasks + 1)]
+    return Run(RunFolder(Path(f"run-{seed}")), facts, rows, done)
+
+
+@pytest.fixture
+def build_experiment() -> Callable[..., Experiment]:
+    """An experiment whose readings have these accuracies after each of three tasks; each seed adds a little."""
+
+    def build(seeds: int = 1, name: str = "icarl on digits, half-2", **accuracies: Sequence[float]) -> Experiment:
+        named = {key.replace("__", "/").replace("_", "-"): values for key, values in accuracies.items()}
+        runs = [make_run({k: [v + s for v in vs] for k, vs in named.items()}, seed=s) for s in range(seeds)]
+        return Experiment(name, tuple(runs))
+
+    return build
+
+
+VOID = {"meta", "input", "br", "link", "img", "hr"}
+
+
+class Page(HTMLParser):
+    """Collects elements, visible text and scripts, and checks that every element is closed in order."""
+
+    def __init__(self, text: str):
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[str] = []
+        self.style = ""
+        self.text = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        if tag == "script":
+            self.scripts.append("")
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        inside = self.open[-1] if self.open else ""
+        if inside == "script":
+            self.scripts[-1] += data
+        elif inside == "style":
+            self.style += data
+        else:
+            self.text += data.replace("\u00a0", " ")
+
+    def named(self, tag):
+        return [attributes for name, attributes in self.elements if name == tag]
+
+    @property
+    def data(self):
+        return json.loads(self.scripts[0])
+
+
+@pytest.fixture(scope="session")
+def parse() -> type[Page]:
+    return Page
+
+
+def _resolved(value):
+    """The specification with colour names replaced, as the page's script does; unknown names fail."""
+    if isinstance(value, str) and value.startswith("@"):
+        return PALETTE[value[1:].split("/")[0]][0]
+    if isinstance(value, list):
+        return [_resolved(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _resolved(item) for key, item in value.items()}
+    return value
+
+
+@pytest.fixture
+def resolved():
+    return _resolved

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 
 import numpy as np
 import plotly.graph_objects as go
@@ -13,52 +11,10 @@ import pytest
 
 from eli.lab.experiments.toy_result import READINGS
 from eli.lab.report.embedding import embed
-from eli.lab.report.palette import PALETTE
 from eli.lab.report.toy_figures import SHOWN_DIMENSIONS, heat_figure, loss_figure, seed_offsets
 from eli.lab.report.toy_html import toy_html, write_toy_report
 
-VOID = {"meta", "input", "br", "link", "img", "hr"}
 FIGURES = ["accuracy", "latent", "heat", "energy", "loss"]
-
-
-class Page(HTMLParser):
-    """Collects elements, visible text and scripts, and checks that every element is closed in order."""
-
-    def __init__(self, text: str):
-        super().__init__(convert_charrefs=True)
-        self.open: list[str] = []
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.scripts: list[str] = []
-        self.style = ""
-        self.text = ""
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag, attrs):
-        self.elements.append((tag, dict(attrs)))
-        if tag == "script":
-            self.scripts.append("")
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        inside = self.open[-1] if self.open else ""
-        if inside == "script":
-            self.scripts[-1] += data
-        elif inside == "style":
-            self.style += data
-        else:
-            self.text += data.replace("\u00a0", " ")
-
-    def named(self, tag):
-        return [attributes for name, attributes in self.elements if name == tag]
-
-    @property
-    def data(self):
-        return json.loads(self.scripts[0])
 
 
 @pytest.fixture(scope="module")
@@ -67,8 +23,8 @@ def path(result, embedding, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def page(path):
-    return Page(path.read_text(encoding="utf-8"))
+def page(path, parse):
+    return parse(path.read_text(encoding="utf-8"))
 
 
 @pytest.fixture
@@ -135,24 +91,13 @@ def test_controls_are_native_and_labelled(page):
     assert "prefers-color-scheme: dark" in page.style
 
 
-def resolved(value):
-    """The specification with colour names replaced, as the page's script does; unknown names fail."""
-    if isinstance(value, str) and value.startswith("@"):
-        return PALETTE[value[1:].split("/")[0]][0]
-    if isinstance(value, list):
-        return [resolved(item) for item in value]
-    if isinstance(value, dict):
-        return {key: resolved(item) for key, item in value.items()}
-    return value
-
-
 @pytest.mark.parametrize("name", FIGURES)
-def test_figures_are_what_plotly_accepts(page, name):
+def test_figures_are_what_plotly_accepts(page, name, resolved):
     go.Figure(resolved(page.data["figures"][name]))
 
 
 def test_frames_fit_the_figure(page, result, embedding):
-    frames = page.data["frames"]
+    frames = page.data["frames"]["latent"]
     data = page.data["figures"]["latent"]["data"]
     assert len(frames["x"]) == len(frames["y"]) == len(frames["symbols"]) == len(frames["texts"]) == 11
     for position, trace in enumerate(frames["traces"]):
@@ -163,11 +108,11 @@ def test_frames_fit_the_figure(page, result, embedding):
         assert wrong == int((~result.picture.correct[step, embedding.old_index]).sum())
 
 
-def test_escapes_what_it_is_given(build, small):
+def test_escapes_what_it_is_given(build, small, parse):
     evil = "</script><script>alert('x')</script> & <b>"
     result = build(picture=replace(small, class_names=(evil,) * 10), title=evil, command=f"eli toy {evil}")
     result = replace(result, settings={evil: evil}, environment={evil: evil})
-    page = Page(toy_html(result, embed(small)))
+    page = parse(toy_html(result, embed(small)))
     assert len(page.scripts) == 3
     assert page.open == []
     assert page.text.count(evil) >= 6
@@ -175,17 +120,17 @@ def test_escapes_what_it_is_given(build, small):
     assert not any("<" in name for name in names)
 
 
-def test_single_seed_without_printed_numbers(build, small):
-    page = Page(toy_html(build(seeds=1, printed={}, picture=small), embed(small)))
+def test_single_seed_without_printed_numbers(build, small, parse):
+    page = parse(toy_html(build(seeds=1, printed={}, picture=small), embed(small)))
     assert "±" not in page.text
     assert "paper" not in page.text
     assert "error_x" not in page.data["figures"]["accuracy"]["data"][0]
 
 
-def test_survives_overflow_and_missing_energies(build, small):
+def test_survives_overflow_and_missing_energies(build, small, parse):
     small.old_trajectory[-1, 0] = np.nan
     broken = replace(small, energy={"old, aligned": np.array([np.inf, 1.0], np.float32)}, loss=np.array([], np.float32))
-    page = Page(toy_html(build(picture=broken), embed(broken)))
+    page = parse(toy_html(build(picture=broken), embed(broken)))
     assert "1 of 12 images are left out" in page.text
 
 

@@ -1,11 +1,10 @@
 """The latent space through the Langevin steps: one scatter figure and the frames its slider shows.
 
-Imported by `toy_html.py`.
+Imported by `toy_html.py`, `picture.py` and `run_latents.py`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from html import escape
 from typing import Any
 
@@ -14,25 +13,10 @@ from numpy.typing import NDArray
 
 from eli.lab.experiments.toy_result import Picture
 from eli.lab.report.embedding import Embedding
+from eli.lab.report.figure import Figure, Frames, Spec, axis, floats, layout
 from eli.lab.report.palette import class_colour
-from eli.lab.report.toy_figures import Figure, Spec, axis, floats, layout
 
 RIGHT, WRONG = "circle", "x"
-
-
-@dataclass(frozen=True)
-class Frames:
-    """What changes when the slider moves; `traces` says which traces of the figure the lists belong to."""
-
-    traces: list[int]
-    x: list[list[list[float | None]]]
-    y: list[list[list[float | None]]]
-    symbols: list[list[list[str]]]
-    texts: list[str]
-
-    def as_json(self) -> dict[str, Any]:
-        """The same under the names that the page's script reads."""
-        return {"traces": self.traces, "x": self.x, "y": self.y, "symbols": self.symbols, "texts": self.texts}
 
 
 def class_name(picture: Picture, label: int) -> str:
@@ -90,12 +74,13 @@ def _legend_only(name: str, symbol: str, **marker: object) -> Spec:
     return {"type": "scatter", "mode": "markers", "x": [None], "y": [None], "name": name, "marker": mark}
 
 
-def latent_figure(picture: Picture, embedding: Embedding) -> tuple[Figure, Frames]:
+def latent_figure(picture: Picture, embedding: Embedding, *, head: str = "task 1's head") -> tuple[Figure, Frames]:
     """Old latents coloured by class, crosses where they are read wrongly, over their targets and the new task.
 
     Args:
         picture: The latents and which of them are classified rightly at each step.
         embedding: Their positions.
+        head: What reads them.
 
     Returns:
         The figure at step 0 and the frames of all shown steps.
@@ -147,10 +132,11 @@ def latent_figure(picture: Picture, embedding: Embedding) -> tuple[Figure, Frame
         f"Scatter plot of {len(labels)} old and {len(embedding.new_index)} new latents in a common t-SNE plane. "
         f"First: {frames.texts[0]}. Last: {frames.texts[-1]}.",
         "Move the slider to let the old images' latents descend the energy. Colours are classes, crosses are images "
-        "that task 1's head reads wrongly, open circles show where the previous model had put the same images, and "
+        f"that {head} reads wrongly, open circles show where the previous model had put the same images, and "
         "grey dots are images of the new task. All steps share one t-SNE map, in which an "
         "image's own steps do not count as its neighbours: nearness means similarity, distances "
         f"across the map mean little, and which class is read is decided in all {picture.old_previous.shape[-1]} "
         "dimensions, of which the plane shows only a shadow.",
+        kind="latent",
     )
     return figure, frames

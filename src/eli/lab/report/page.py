@@ -1,6 +1,6 @@
 """The shell of a self-contained HTML page: escaping, tables, figures, embedded data and scripts.
 
-Knows nothing of any experiment. Imported by the report modules of `eli.lab.report` that write HTML.
+Knows nothing of any experiment. Imported by the modules of `eli.lab.report` that write HTML.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from html import escape
 from importlib import resources
 from string import Template
-from typing import Any
 
 from plotly.offline import get_plotlyjs
 
+from eli.lab.report.figure import Figure, Frames
 from eli.lab.report.palette import palette_css
+
+SHORT = 24
 
 
 @dataclass(frozen=True)
@@ -63,12 +65,14 @@ def _cell_html(cell: Cell, *, first: bool) -> str:
     text, value = escape(cell.text), escape(str(cell.value))
     if first:
         return f'<th scope="row" data-value="{value}">{text}</th>'
-    kind = "words" if isinstance(cell.value, str) else "number"
+    # Short words stay on one line; sentences wrap, but not into a column of single words.
+    kind = "number" if not isinstance(cell.value, str) else "words" if len(cell.text) > SHORT else "word"
     return f'<td class="{kind}" data-value="{value}">{text}</td>'
 
 
-def table_html(caption: str, header: Sequence[str], rows: Sequence[Sequence[Cell]], *, mark: str = "") -> str:
-    """A table that is sorted by its header buttons and scrolls sideways on narrow screens.
+@dataclass(frozen=True)
+class Grid:
+    """A table before it is written in some format.
 
     Args:
         caption: What the table shows.
@@ -76,32 +80,53 @@ def table_html(caption: str, header: Sequence[str], rows: Sequence[Sequence[Cell
         rows: Cells of each row; the first one is the row's title.
         mark: Title of a row to set off from the others.
     """
-    heads = "".join(f'<th scope="col"><button type="button">{escape(title)}</button></th>' for title in header)
+
+    caption: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    mark: str = ""
+
+
+def table_html(grid: Grid) -> str:
+    """A table that is sorted by its header buttons and scrolls sideways on narrow screens."""
+    heads = "".join(f'<th scope="col"><button type="button">{escape(title)}</button></th>' for title in grid.header)
     body = "".join(
-        f"<tr{' class=mark' if row[0].text == mark else ''}>"
+        f"<tr{' class=mark' if row[0].text == grid.mark else ''}>"
         + "".join(_cell_html(cell, first=position == 0) for position, cell in enumerate(row))
         + "</tr>\n"
-        for row in rows
+        for row in grid.rows
     )
+    caption = escape(grid.caption)
     return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}">\n<table class="sortable">'
-        f"<caption><span>{escape(caption)}</span></caption>\n<thead><tr>{heads}</tr></thead>\n<tbody>\n{body}</tbody></table></div>"
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{caption}">\n<table class="sortable">'
+        f"<caption><span>{caption}</span></caption>\n<thead><tr>{heads}</tr></thead>\n<tbody>\n{body}</tbody></table></div>"
     )
 
 
-def figure_html(name: str, alternative: str, caption: str, *, before: str = "") -> str:
+def figure_html(name: str, figure: Figure, *, frames: Frames | None = None) -> str:
     """The place of a figure: drawn by the script from the embedded data of the same name.
 
     Args:
         name: Key of the figure's specification.
-        alternative: Its numbers, for readers who cannot see it.
-        caption: What one sees and what it means.
-        before: HTML of controls above it.
+        figure: What is said about it, and its height.
+        frames: What a slider above the figure steps through, if there is one.
     """
+    kind = f" plot-{escape(figure.kind)}" if figure.kind else ""
     return (
-        f'<figure>{before}\n<div class="plot plot-{escape(name)}" id="figure-{escape(name)}" '
-        f'data-figure="{escape(name)}" role="img" aria-label="{escape(alternative)}"></div>\n'
-        f"<figcaption>{escape(caption)}</figcaption></figure>"
+        f'<figure>{_slider(name, frames) if frames else ""}\n<div class="plot{kind}" id="figure-{escape(name)}" '
+        f'data-figure="{escape(name)}" role="img" aria-label="{escape(figure.alternative)}"></div>\n'
+        f"<figcaption>{escape(figure.caption)}</figcaption></figure>"
+    )
+
+
+def _slider(name: str, frames: Frames) -> str:
+    """Native controls, so that keyboard and screen reader work without further code."""
+    first, step = escape(frames.texts[0]), f"step-{escape(name)}"
+    return (
+        f'<div class="controls" data-walk="{escape(name)}"><button type="button" class="play">Play</button>'
+        f'<label for="{step}">Langevin step</label>'
+        f'<input type="range" id="{step}" min="0" max="{len(frames.texts) - 1}" step="1" value="0" '
+        f'aria-valuetext="{first}"><output for="{step}" aria-live="polite">{first}</output></div>'
     )
 
 
@@ -122,7 +147,9 @@ def plain(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def render_page(*, title: str, body: str, data: Mapping[str, Any]) -> str:
+def render_page(
+    *, title: str, body: str, figures: Mapping[str, Figure], frames: Mapping[str, Frames] | None = None
+) -> str:
     """A whole page that needs nothing but itself.
 
     The page forbids itself any connection (its content security policy), so that a report opened years later or
@@ -131,8 +158,13 @@ def render_page(*, title: str, body: str, data: Mapping[str, Any]) -> str:
     Args:
         title: Page title and main heading, as text.
         body: HTML of the sections.
-        data: `figures` (specifications by name) and whatever else the script reads.
+        figures: What the body has places for (`figure_html`), by name.
+        frames: What sliders step through, by the name of their figure.
     """
+    data = {
+        "figures": {name: figure.spec for name, figure in figures.items()},
+        "frames": {name: each.as_json() for name, each in (frames or {}).items()},
+    }
     return fill(
         "page.html",
         title=escape(title),

@@ -8,29 +8,14 @@ from __future__ import annotations
 import statistics
 
 from eli.lab.experiments.toy_result import READINGS, ToyResult
+from eli.lab.report.spread import SMALLEST_SHOWN, mean_text, paired_difference, percent, seeds_text
 
 CONTROLS: tuple[str, ...] = tuple(name for name, text in READINGS.items() if text.startswith("control"))
-# Differences below half of the last printed digit would read as "0.0 points".
-SMALLEST_SHOWN = 0.05
-
-
-def percent(value: float) -> str:
-    """An accuracy as it is printed everywhere: one decimal and the sign."""
-    return f"{value:.1f} %"
 
 
 def mean_and_spread_text(result: ToyResult, reading: str) -> str:
     """`83.4 ± 1.2` over several seeds, `83.4` for a single one (which has no spread)."""
-    mean, spread = result.mean_and_spread(reading)
-    return f"{mean:.1f} ± {spread:.1f}" if len(result.seeds) > 1 else f"{mean:.1f}"
-
-
-def seeds_text(result: ToyResult) -> str:
-    """How the numbers were averaged."""
-    count = len(result.seeds)
-    if count == 1:
-        return "one seed, so no spread can be given"
-    return f"mean ± sample standard deviation over {count} seeds"
+    return mean_text(result.values(reading))
 
 
 def best_control(result: ToyResult) -> str:
@@ -39,18 +24,7 @@ def best_control(result: ToyResult) -> str:
 
 
 def _difference(result: ToyResult, one: str, other: str) -> tuple[float, str]:
-    """Mean of the per-seed differences, and on how many seeds the difference has the sign of the mean."""
-    pairs = zip(result.values(one), result.values(other), strict=True)
-    differences = [first - second for first, second in pairs]
-    mean = statistics.fmean(differences)
-    count = len(differences)
-    if count == 1:
-        return mean, "on the only seed"
-    agreeing = sum(difference * mean > 0 for difference in differences)
-    text = f"on {agreeing} of {count} seeds"
-    if abs(mean) <= statistics.stdev(differences):
-        text += ", but the difference is smaller than its spread between seeds"
-    return mean, text
+    return paired_difference(result.values(one), result.values(other))
 
 
 def _forgetting(result: ToyResult) -> str:
@@ -66,7 +40,7 @@ def _forgetting(result: ToyResult) -> str:
 def _effect(result: ToyResult) -> str:
     gain, agreement = _difference(result, "eli", "base")
     value = mean_and_spread_text(result, "eli")
-    how = seeds_text(result)
+    how = seeds_text(len(result.seeds))
     if gain >= SMALLEST_SHOWN:
         lost = result.mean_and_spread("previous model")[0] - result.mean_and_spread("base")[0]
         if lost < SMALLEST_SHOWN:

@@ -1,6 +1,6 @@
 """Tables of the two-task experiment for the terminal and for markdown pages.
 
-Imported by the command line.
+Imported by the command line and by `run_export.py`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from rich.text import Text
 
 from eli.lab.experiments.toy_result import READINGS, ToyResult
 from eli.lab.report.page import plain
-from eli.lab.report.summary import mean_and_spread_text, seeds_text
+from eli.lab.report.spread import seeds_text
+from eli.lab.report.summary import mean_and_spread_text
 
 
 def toy_table(result: ToyResult) -> Table:
@@ -19,7 +20,7 @@ def toy_table(result: ToyResult) -> Table:
     Args:
         result: The experiment.
     """
-    caption = f"accuracy (%) on task 1; {seeds_text(result)}"
+    caption = f"accuracy (%) on task 1; {seeds_text(len(result.seeds))}"
     table = Table(title=Text(result.title, style="bold"), caption=caption, title_justify="left", caption_justify="left")
     table.add_column("reading", no_wrap=True)
     table.add_column("mean ± std" if len(result.seeds) > 1 else "accuracy", justify="right", no_wrap=True)
@@ -35,7 +36,7 @@ def toy_table(result: ToyResult) -> Table:
     return table
 
 
-def _cell(text: str) -> str:
+def markdown_cell(text: str) -> str:
     """Text for a markdown table: one line, with nothing that would end the cell or start HTML."""
     safe = " ".join(text.split()).replace("\\", "\\\\").replace("|", "\\|")
     return safe.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
@@ -66,17 +67,20 @@ def toy_markdown(result: ToyResult) -> str:
     rules = [" --- ", *(" ---: " for _ in columns[1:-1]), " --- "]
     lines = [f"| {' | '.join(columns)} |", f"|{'|'.join(rules)}|"]
     for name, description in READINGS.items():
-        cells = [_cell(name), mean_and_spread_text(result, name)]
+        cells = [markdown_cell(name), mean_and_spread_text(result, name)]
         if result.printed:
             cells.append(f"{result.printed[name]:g}" if name in result.printed else "–")
-        lines.append(f"| {' | '.join([*cells, _cell(description)])} |")
+        lines.append(f"| {' | '.join([*cells, markdown_cell(description)])} |")
     seeds = ", ".join(str(seed.seed) for seed in result.seeds)
-    settings = "; ".join(f"{_cell(name)}: {_cell(plain(value))}" for name, value in result.settings.items())
+    settings = "; ".join(
+        f"{markdown_cell(name)}: {markdown_cell(plain(value))}" for name, value in result.settings.items()
+    )
+    machine = "; ".join(f"{markdown_cell(name)} {markdown_cell(value)}" for name, value in result.environment.items())
     lines += [
         "",
-        f"Accuracy on held-out images of task 1, {seeds_text(result)} (seeds: {seeds}); task identity is given to "
-        "every row alike.",
+        f"Accuracy on held-out images of task 1, {seeds_text(len(result.seeds))} (seeds: {seeds}); task identity is "
+        "given to every row alike.",
         f"Made by {_code(result.command)}; {settings}.",
-        f"Machine: {'; '.join(f'{_cell(name)} {_cell(value)}' for name, value in result.environment.items())}.",
+        f"Machine: {machine}.",
     ]
     return "\n".join(lines) + "\n"

@@ -1,28 +1,23 @@
-"""The interactive figures of the toy report as plain plotly specifications, each with its words.
+"""The interactive figures of the toy report, each with its words.
 
-A specification is what `Plotly.newPlot` takes, with colours written as names of `palette.PALETTE` (`"@ink"`, or
-`"@ink/0.3"` with an opacity) that the page resolves for its theme. Imported by `toy_html.py`.
+Those that are drawn from a `Picture` alone (heat map, energies) serve the report of runs too. Imported by
+`toy_html.py`, `picture.py` and `run_latents.py`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from html import escape
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from eli.lab.experiments.toy_result import READINGS, Picture, ToyResult
 from eli.lab.report.embedding import finite_images
+from eli.lab.report.figure import Figure, Spec, axis, floats, layout
 from eli.lab.report.summary import CONTROLS, mean_and_spread_text
-
-Spec = dict[str, Any]
 
 SHOWN_DIMENSIONS = 64
 HISTOGRAM_BINS = 50
 LOSS_POINTS = 1000
-FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
 
 OLD_CURVES = (
     ("old, current model", "before alignment", "before", "dot"),
@@ -33,46 +28,6 @@ NEW_CURVES = (
     ("new, current model", "current model", "before", "dot"),
     ("new, previous model", "previous model", "previous", "dash"),
 )
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A figure and what is said about it."""
-
-    spec: Spec
-    """`data` and `layout` for plotly."""
-    alternative: str
-    """What a reader who cannot see the figure is told: its numbers."""
-    caption: str
-    """What one sees and what it means."""
-
-
-def axis(title: str = "", **more: object) -> Spec:
-    """An axis in the page's colours; labels make their own room."""
-    text: Spec = {"title": {"text": title, "font": {"size": 13}}} if title else {}
-    base = {"gridcolor": "@grid", "zerolinecolor": "@grid", "linecolor": "@grid", "automargin": True}
-    return {**base, "fixedrange": True, **text, **more}
-
-
-def layout(**more: object) -> Spec:
-    """What all figures share: transparent ground, the page's font, a legend below."""
-    base: Spec = {
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
-        "font": {"family": FONT, "size": 13, "color": "@ink"},
-        "margin": {"l": 8, "r": 8, "t": 12, "b": 8},
-        "hoverlabel": {"bgcolor": "@panel", "bordercolor": "@grid", "font": {"color": "@ink", "family": FONT}},
-        "legend": {"orientation": "h", "x": 0, "y": -0.04, "yanchor": "top", "font": {"color": "@ink"}},
-        "dragmode": False,
-        # Keeps what the reader hid or zoomed when the theme changes.
-        "uirevision": "kept",
-    }
-    return {**base, **more}
-
-
-def floats(values: NDArray[Any], digits: int = 3) -> list[float | None]:
-    """Rounded numbers for JSON, which has no NaN: those become null and leave a gap."""
-    return [round(float(value), digits) if np.isfinite(value) else None for value in values]
 
 
 def seed_offsets(count: int, room: float = 0.4) -> list[float]:
@@ -198,6 +153,7 @@ def heat_figure(picture: Picture) -> Figure:
         "Each row is one latent dimension, each column one step; the colour is how far old images have moved from "
         "where they started, on average over the images. A row that takes one colour was pushed one way by the energy "
         "model; a row without colour stayed where it was on average." + which,
+        kind="heat",
     )
 
 
@@ -248,6 +204,7 @@ def energy_figure(picture: Picture) -> Figure:
         "Low energy means “looks like a latent of the previous model”. Alignment walks downhill, so aligned latents "
         "should lie left of where they started: overlap with the previous model's curve is the aim, further left means "
         "that the walk went past it. The outermost bins also count what lies beyond them.",
+        kind="energy",
     )
 
 

@@ -11,10 +11,12 @@ from pathlib import Path
 from eli.files import write_text_atomic
 from eli.lab.experiments.toy_result import READINGS, ToyResult
 from eli.lab.report.embedding import Embedding, embed
-from eli.lab.report.latent_figure import Frames, latent_figure
-from eli.lab.report.page import Cell, figure_html, fill, pairs_html, prose, render_page, table_html
-from eli.lab.report.summary import seeds_text, toy_summary
-from eli.lab.report.toy_figures import Figure, accuracy_figure, energy_figure, heat_figure, loss_figure
+from eli.lab.report.figure import Figure
+from eli.lab.report.latent_figure import latent_figure
+from eli.lab.report.page import Cell, Grid, figure_html, fill, pairs_html, prose, render_page, table_html
+from eli.lab.report.spread import seeds_text
+from eli.lab.report.summary import toy_summary
+from eli.lab.report.toy_figures import accuracy_figure, energy_figure, heat_figure, loss_figure
 
 
 def _readings_table(result: ToyResult) -> str:
@@ -32,8 +34,8 @@ def _readings_table(result: ToyResult) -> str:
             printed = result.printed.get(name)
             row.append(Cell("–", float("-inf")) if printed is None else Cell(f"{printed:g}", printed))
         rows.append([*row, Cell.words(description)])
-    caption = f"Accuracy (%) on held-out images of task 1; {seeds_text(result)}"
-    return table_html(caption, [*header, "what it is"], rows, mark="eli")
+    caption = f"Accuracy (%) on held-out images of task 1; {seeds_text(len(result.seeds))}"
+    return table_html(Grid(caption, [*header, "what it is"], rows, mark="eli"))
 
 
 def _drift_table(result: ToyResult) -> str:
@@ -55,18 +57,7 @@ def _drift_table(result: ToyResult) -> str:
             ]
         )
     caption = "Mean distance between current and previous latents of old test images, for each seed"
-    return table_html(caption, header, rows)
-
-
-def _slider(frames: Frames) -> str:
-    """Native controls, so that keyboard and screen reader work without further code."""
-    first = escape(frames.texts[0])
-    return (
-        '<div class="controls" id="walk"><button type="button" id="play">Play</button>'
-        '<label for="step">Langevin step</label>'
-        f'<input type="range" id="step" min="0" max="{len(frames.texts) - 1}" step="1" value="0" '
-        f'aria-valuetext="{first}"><output id="step-text" for="step" aria-live="polite">{first}</output></div>'
-    )
+    return table_html(Grid(caption, header, rows))
 
 
 def toy_html(result: ToyResult, embedding: Embedding) -> str:
@@ -76,7 +67,7 @@ def toy_html(result: ToyResult, embedding: Embedding) -> str:
         result: The experiment.
         embedding: Positions of its latents.
     """
-    latent, frames = latent_figure(result.picture, embedding)
+    latent, walk = latent_figure(result.picture, embedding)
     figures: dict[str, Figure] = {
         "accuracy": accuracy_figure(result),
         "latent": latent,
@@ -84,12 +75,8 @@ def toy_html(result: ToyResult, embedding: Embedding) -> str:
         "energy": energy_figure(result.picture),
         "loss": loss_figure(result.picture),
     }
-    parts = {
-        f"{name}_figure": figure_html(
-            name, figure.alternative, figure.caption, before=_slider(frames) if name == "latent" else ""
-        )
-        for name, figure in figures.items()
-    }
+    frames = {"latent": walk}
+    parts = {f"{name}_figure": figure_html(name, each, frames=frames.get(name)) for name, each in figures.items()}
     body = fill(
         "toy.html",
         summary="".join(f"<p>{prose(sentence)}</p>\n" for sentence in toy_summary(result)),
@@ -101,8 +88,7 @@ def toy_html(result: ToyResult, embedding: Embedding) -> str:
         first_seed=str(result.seeds[0].seed),
         **parts,
     )
-    data = {"figures": {name: figure.spec for name, figure in figures.items()}, "frames": frames.as_json()}
-    return render_page(title=result.title, body=body, data=data)
+    return render_page(title=result.title, body=body, figures=figures, frames=frames)
 
 
 def write_toy_report(result: ToyResult, path: Path, *, embedding: Embedding | None = None) -> Path:

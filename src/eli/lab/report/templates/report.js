@@ -7,7 +7,8 @@
   const darkSystem = window.matchMedia("(prefers-color-scheme: dark)");
   const calm = window.matchMedia("(prefers-reduced-motion: reduce)");
   const touch = window.matchMedia("(pointer: coarse)").matches;
-  const settings = { responsive: true, displayModeBar: false, displaylogo: false };
+  // Not plotly's own "responsive": it waits for the window and then a while longer, see below.
+  const settings = { responsive: false, displayModeBar: false, displaylogo: false };
 
   // ---- colours: specifications name them "@name" or "@name/opacity"; the style sheet holds their values ----
   function resolve(name) {
@@ -25,21 +26,43 @@
     }
     return value;
   }
+  // A figure is drawn when the reader comes near it: a long report opens at once, on a phone too.
   const plots = Array.from(document.querySelectorAll("[data-figure]"));
-  function drawAll() {
-    for (const plot of plots) {
-      const specification = coloured(report.figures[plot.dataset.figure]);
-      if (touch) specification.layout.dragmode = false;
-      Plotly.react(plot, specification.data, specification.layout, settings);
-    }
+  const drawn = new Set();
+  function draw(plot) {
+    const specification = coloured(report.figures[plot.dataset.figure]);
+    if (touch) specification.layout.dragmode = false;
+    drawn.add(plot);
+    Plotly.react(plot, specification.data, specification.layout, settings);
+    // Plotly measures texts in a picture outside of the page, which has nothing to say.
+    const measure = document.getElementById("js-plotly-tester");
+    if (measure) measure.setAttribute("aria-hidden", "true");
   }
+  function drawAll() { plots.forEach(draw); }
+  const near = new IntersectionObserver((entries) => {
+    for (const entry of entries) {
+      if (!entry.isIntersecting) continue;
+      near.unobserve(entry.target);
+      draw(entry.target);
+    }
+  }, { rootMargin: "600px" });
+  window.addEventListener("beforeprint", drawAll);
+
+  // The drawing has a width of its own and would stick out of a page that became narrower. This is called before the
+  // narrower page is painted, and also when the window stays as it is and only a scroll bar appears.
+  const sizes = new ResizeObserver((entries) => {
+    for (const entry of entries) {
+      if (drawn.has(entry.target) && entry.contentRect.width) Plotly.relayout(entry.target, { autosize: true });
+    }
+  });
+  plots.forEach((plot) => { near.observe(plot); sizes.observe(plot); });
 
   // ---- theme ----
   const themeButton = document.getElementById("theme");
   const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : darkSystem.matches);
   function themeChanged() {
     themeButton.setAttribute("aria-pressed", String(isDark()));
-    drawAll();
+    drawn.forEach(draw);
   }
   // Some browsers refuse storage to files opened from disk; the choice then lasts as long as the page.
   function remembered() { try { return localStorage.getItem("report-theme"); } catch { return null; } }
@@ -75,14 +98,15 @@
   }
 
   // ---- the walk through the steps ----
-  const frames = report.frames;
-  const slider = document.getElementById("step");
-  if (frames && slider) {
-    const text = document.getElementById("step-text");
-    const play = document.getElementById("play");
-    const plot = document.getElementById("figure-latent");
+  for (const controls of document.querySelectorAll("[data-walk]")) {
+    const name = controls.dataset.walk;
+    const frames = report.frames[name];
+    const slider = controls.querySelector("input");
+    const text = controls.querySelector("output");
+    const play = controls.querySelector("button");
+    const plot = document.getElementById("figure-" + name);
     const description = plot.getAttribute("aria-label");
-    const traces = report.figures.latent.data;
+    const traces = report.figures[name].data;
     let shown = 0;
     let moving = 0;
     let timer = 0;
@@ -107,6 +131,7 @@
       text.textContent = frames.texts[index];
       plot.setAttribute("aria-label", description + " Now: " + frames.texts[index] + ".");
       cancelAnimationFrame(moving);
+      if (!drawn.has(plot)) return;
       if (calm.matches || Math.abs(from - index) !== 1) return place(index, index, 1);
       // A short glide lets the eye follow single points; it shows no step that was not computed for longer than that.
       const start = performance.now();

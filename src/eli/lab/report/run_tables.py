@@ -1,0 +1,122 @@
+"""Tables of runs: all readings of an experiment, experiments beside each other, durations.
+
+Imported by `run_sections.py` and `run_export.py`, which write them in their formats.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from eli.lab.evaluation.catalogue import READINGS
+from eli.lab.evaluation.metrics import METRICS
+from eli.lab.evaluation.table import HEAD
+from eli.lab.report.page import Cell, Grid
+from eli.lab.report.run_readings import FREE_CONTROLS, FREE_ELI, MARK, MASK, ORACLE, best, marked
+from eli.lab.report.runs import Experiment, Run
+from eli.lab.report.spread import mean_text, seeds_text
+
+COLUMNS = {
+    "average": "average",
+    "last": "last",
+    "old": "old",
+    "new": "new",
+    "among_old": "among old",
+    "forgetting": "forgetting",
+    "gate_accuracy": "gate",
+    "recovered": "recovered",
+}
+"""Metrics that are shown, with their headings."""
+
+# Sorted below every number, whichever way a metric points.
+_NONE = Cell("–", float("-inf"))
+
+
+def value_cell(values: Sequence[float] | None) -> Cell:
+    """Mean and spread, sorted by the mean; a dash where there is no value."""
+    return Cell(mean_text(values), statistics.fmean(values)) if values else _NONE
+
+
+def readings_table(experiment: Experiment, classifiers: Sequence[str] = HEAD) -> Grid:
+    """Every reading with its metrics; those that use test labels say so in a column."""
+    rows = [
+        [
+            Cell.words(marked(name)),
+            *(value_cell(experiment.values(name, metric, classifiers)) for metric in COLUMNS),
+            Cell.words("" if READINGS[name].label_free else f"uses test labels {MARK}"),
+            Cell.words(READINGS[name].text),
+        ]
+        for name in experiment.summaries(classifiers)
+    ]
+    caption = f"All readings, in %; {seeds_text(len(experiment.runs))}"
+    header = ["reading", *COLUMNS.values(), "test labels", "what it is"]
+    return Grid(caption, header, rows, mark=marked(ORACLE))
+
+
+def metric_notes() -> str:
+    """What each column of `readings_table` means, in one line of text."""
+    return "; ".join(f"{heading}: {METRICS[metric][1]}" for metric, heading in COLUMNS.items()) + "."
+
+
+def comparison_table(experiments: Sequence[Experiment]) -> Grid:
+    """One row for each experiment: base, ELI with and without test labels, and what each has to beat."""
+    header = ["experiment", "seeds", "tasks", "base", marked(ORACLE), "gain", marked(MASK)]
+    header += ["best label-free ELI", "gain", "which", "best label-free control", "which"]
+    rows = []
+    for each in experiments:
+        free, control = best(each, FREE_ELI), best(each, FREE_CONTROLS)
+        done, planned = each.tasks, len(each.sizes)
+        rows.append(
+            [
+                Cell.words(each.name),
+                Cell(str(len(each.runs)), len(each.runs)),
+                Cell(str(done) if done == planned else f"{done} of {planned}", done),
+                *(value_cell(each.values(name)) for name in ("base", ORACLE)),
+                _gain(each, ORACLE),
+                value_cell(each.values(MASK)),
+                value_cell(each.values(free) if free else None),
+                _gain(each, free),
+                Cell.words(free or "–"),
+                value_cell(each.values(control) if control else None),
+                Cell.words(control or "–"),
+            ]
+        )
+    return Grid("Average accuracy over tasks in %, the first included; gains in points over base", header, rows)
+
+
+def _gain(experiment: Experiment, reading: str | None) -> Cell:
+    values, base = (experiment.values(reading) if reading else None), experiment.values("base")
+    if values is None or base is None:
+        return _NONE
+    gains = [value - start for value, start in zip(values, base, strict=True)]
+    text = mean_text(gains)
+    return Cell(text if text.startswith("-") else f"+{text}", statistics.fmean(gains))
+
+
+def durations_table(experiment: Experiment) -> Grid:
+    """When and for how long each run worked."""
+    header = [
+        "run",
+        "seed",
+        "started",
+        "tasks",
+        "training (s)",
+        "latents (s)",
+        "fitting (s)",
+        "readings (s)",
+        "all (s)",
+    ]
+    return Grid("Runs and their durations", header, [_durations(run) for run in experiment.runs])
+
+
+def _durations(run: Run) -> list[Cell]:
+    parts = [
+        sum(task["seconds"].get(name, 0.0) for task in run.tasks) for name in ("train", "extract", "fit", "readings")
+    ]
+    return [
+        Cell.words(str(run.folder.path)),
+        Cell(str(run.seed), run.seed),
+        Cell.words(str(run.facts.get("started", "–"))),
+        Cell(f"{len(run.tasks)} of {len(run.facts['sizes'])}", len(run.tasks)),
+        *(Cell.number(seconds) for seconds in [*parts, sum(parts)]),
+    ]
