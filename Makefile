@@ -8,7 +8,7 @@ BIN = $(VENV)/bin
 
 .PHONY: demo test bench clean
 
-demo: $(VENV)/.installed
+demo: $(VENV)/.lab
 	$(BIN)/eli toy
 
 test: $(VENV)/.installed
@@ -24,11 +24,17 @@ bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/memory.py
 
 # --no-compile: Python compiles what is really imported; compiling all of torch takes a third of the installation.
-$(VENV)/.installed: pyproject.toml constraints.txt
+PIP = $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt
+
+$(VENV)/.lab: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo 'eli needs Python 3.11 or newer: make PYTHON=python3.12 ...'; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e '.[lab,dev]'
+	$(PIP) -e '.[lab]'
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.lab
+	$(PIP) -e '.[lab,dev]'
 	@touch $@
 
 clean:
