@@ -10,22 +10,14 @@ from collections.abc import Sequence
 
 from eli.lab.evaluation.catalogue import READINGS
 from eli.lab.evaluation.metrics import METRICS
+from eli.lab.evaluation.table import COLUMNS as TERMINAL
 from eli.lab.evaluation.table import HEAD
 from eli.lab.report.page import Cell, Grid
 from eli.lab.report.run_readings import FREE_CONTROLS, FREE_ELI, MARK, MASK, ORACLE, best, marked
 from eli.lab.report.runs import Experiment, Run
 from eli.lab.report.spread import mean_text, seeds_text
 
-COLUMNS = {
-    "average": "average",
-    "last": "last",
-    "old": "old",
-    "new": "new",
-    "among_old": "among old",
-    "forgetting": "forgetting",
-    "gate_accuracy": "gate",
-    "recovered": "recovered",
-}
+COLUMNS = {**TERMINAL, "recovered": "recovered"}
 """Metrics that are shown, with their headings."""
 
 # Sorted below every number, whichever way a metric points.
