@@ -121,7 +121,9 @@ def test_numbers_that_are_not_floating_point_are_an_error(make, fitted, dtype):
 
 
 @pytest.mark.parametrize(
-    "mode", [torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu", torch.bfloat16)], ids=str
+    "mode",
+    [torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu", torch.bfloat16)],
+    ids=["no_grad", "inference", "bf16"],
 )
 def test_modes_of_the_caller_do_not_change_what_is_learned(make, pairs, mode):
     expected = make().fit_latents(*pairs)
@@ -236,7 +238,9 @@ def test_the_dtype_is_kept_and_values_are_those_of_single_precision(fitted, pair
 
 
 @pytest.mark.parametrize(
-    "mode", [torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu", torch.bfloat16)], ids=str
+    "mode",
+    [torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu", torch.bfloat16)],
+    ids=["no_grad", "inference", "bf16"],
 )
 @pytest.mark.parametrize("masked", [False, True])
 def test_modes_of_the_caller_do_not_change_the_result(fitted, pairs, mode, masked):
