@@ -66,7 +66,7 @@ def test_the_checksum_at_the_end_is_checked(tmp_path):
         read_members(archive, {"one": len(CONTENT)})
 
 
-@pytest.mark.parametrize("content", [b"no archive at all", gzip.compress(b"no tar inside" * 100)])
+@pytest.mark.parametrize("content", [b"no archive at all", gzip.compress(b"no tar inside" * 100)], ids=["text", "gzip"])
 def test_what_is_no_archive_is_refused(tmp_path, content):
     (tmp_path / "x.tar.gz").write_bytes(content)
     with pytest.raises(DamagedFileError, match="cannot be unpacked"):
