@@ -1,5 +1,4 @@
 import dataclasses
-import os
 import struct
 from pathlib import Path
 
@@ -202,14 +201,8 @@ def test_missing_datasets_are_named(tmp_path):
         open_dataset("imagenet100", data_dir=tmp_path)
 
 
-def shared_data() -> Path:
-    """Where a copy of real data may lie: what ELI_SHARED_DATA names, else a folder beside the repository."""
-    named = os.environ.get("ELI_SHARED_DATA")
-    return Path(named) if named else Path(__file__).resolve().parents[3].parent / "shared" / "data"
-
-
-def test_real_tiny_imagenet(tmp_path):
-    path = shared_data() / "tiny-imagenet-100x250.npz"
+def test_real_tiny_imagenet(tmp_path, shared_data):
+    path = shared_data / "tiny-imagenet-100x250.npz"
     if not path.is_file():
         pytest.skip("no copy of Tiny-ImageNet: ELI_SHARED_DATA names no folder with tiny-imagenet-100x250.npz")
     with np.load(path, allow_pickle=False) as data:

@@ -264,14 +264,8 @@ def test_the_real_specification():
     assert len(CIFAR100.sha256) == 64
 
 
-def shared_data() -> Path:
-    """Where a copy of the real data may lie: what ELI_SHARED_DATA names, else a folder beside the repository."""
-    named = os.environ.get("ELI_SHARED_DATA")
-    return Path(named) if named else Path(__file__).resolve().parents[3].parent / "shared" / "data"
-
-
-def test_the_real_data(tmp_path):
-    folder = shared_data()
+def test_the_real_data(tmp_path, shared_data):
+    folder = shared_data
     if not ((folder / "cifar100-webp.tar").is_file() and (folder / "unpack").is_file()):
         pytest.skip("no copy of CIFAR-100: ELI_SHARED_DATA names no folder with cifar100-webp.tar and unpack")
     pytest.importorskip("PIL", reason="Pillow is needed to unpack the copy of CIFAR-100")

@@ -1,4 +1,3 @@
-import os
 import tarfile
 from pathlib import Path
 
@@ -97,14 +96,8 @@ def test_wrong_rows_are_refused_before_the_first_batch(images):
         FolderSplit(images).batches(torch.arange(COUNT + 1), size=4)
 
 
-def shared_data() -> Path:
-    """Where a copy of real data may lie: what ELI_SHARED_DATA names, else a folder beside the repository."""
-    named = os.environ.get("ELI_SHARED_DATA")
-    return Path(named) if named else Path(__file__).resolve().parents[3].parent / "shared" / "data"
-
-
-def test_real_photographs(tmp_path):
-    archive = shared_data() / "animals5-224-webp.tar.xz"
+def test_real_photographs(tmp_path, shared_data):
+    archive = shared_data / "animals5-224-webp.tar.xz"
     if not archive.is_file():
         pytest.skip("no photographs: ELI_SHARED_DATA names no folder with animals5-224-webp.tar.xz")
     found = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -100,12 +100,8 @@ def first_task(config: RunConfig, classes: int, speed: Speed) -> dict[str, Any]:
         classes: How many the first task brings.
         speed: The way of training.
     """
-    data = {f"data.{key}": value for key, value in asdict(config.data).items() if key not in ("data_dir", "workers")}
-    later = ("threads", "accelerator", "epochs", "checkpoint_minutes", "eval_batch_size", "precision", "layout")
-    train = {f"train.{key}": value for key, value in asdict(config.train).items() if key not in later}
     way = {"train.precision": speed.precision, "train.layout": speed.channels_last}
-    others = {"model": config.model.name, "learner.head": config.learner.head, "seed": config.seed}
-    return data | train | way | others | {"classes in the first task": classes}
+    return config.first_task() | way | {"classes in the first task": classes}
 
 
 def open_bench(config: RunConfig, *, speed: Speed | None = None) -> tuple[Bench, Speed]:

@@ -91,6 +91,16 @@ class RunConfig(Checked):
         """A short hash of what decides the trained models: equal for two runs whose checkpoints are interchangeable."""
         return _hash({key: value for key, value in flatten(self).items() if not key.startswith("aligner.")})
 
+    def first_task(self) -> dict[str, Any]:
+        """What decides the model after the first task, by key; but for its classes and the way of training chosen."""
+        later = ("train.epochs", "train.precision", "train.layout")
+        return {
+            key: value
+            for key, value in flatten(self).items()
+            if (key.partition(".")[0] in ("data", "train", "model") or key in ("learner.head", "seed"))
+            and key not in later
+        }
+
     def digest(self) -> str:
         """A short hash of what decides the results: the trained models and the aligner."""
         return _hash(flatten(self))

@@ -7,14 +7,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from eli.lab.experiments.run_config import AlignerConfig, RunConfig, compose, with_aligner
-
-# Decide where and how fast, not what; and what a run that takes over another's first task takes over from it.
-_NOT_OF_FIRST_TASK = ("threads", "accelerator", "epochs", "checkpoint_minutes", "eval_batch_size")
-_TAKEN_OVER = ("precision", "layout")
 
 
 @dataclass(frozen=True)
@@ -128,11 +124,8 @@ def first_task_key(config: RunConfig) -> str:
     The number of classes is not known here, so protocols are compared by what they do with the first task.
     """
     kind, _, _ = (config.protocol.name or "").partition("-")
-    facts = asdict(config.data) | asdict(config.train)
-    facts |= dict.fromkeys((*_NOT_OF_FIRST_TASK, *_TAKEN_OVER, "data_dir", "workers"))
-    facts |= {"protocol": "half" if kind == "half" else config.protocol.name, "first": config.protocol.first}
-    facts |= {"model": config.model.name, "head": config.learner.head, "seed": config.seed}
-    return json.dumps(facts, sort_keys=True)
+    split = {"protocol": "half" if kind == "half" else config.protocol.name, "first": config.protocol.first}
+    return json.dumps(config.first_task() | split, sort_keys=True)
 
 
 def digests(stored: RunConfig) -> frozenset[str]:
