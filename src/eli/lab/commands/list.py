@@ -26,9 +26,9 @@ def run(args: argparse.Namespace, console: Console) -> None:
     from rich.text import Text
 
     from eli.errors import EliError
-    from eli.lab.commands.show import learner_name
     from eli.lab.evaluation.metrics import summarise
     from eli.lab.experiments.run_folder import RunFolder
+    from eli.lab.experiments.words import learner_words, protocol_words
 
     if not args.folder.is_dir():
         raise FileNotFoundError(f"there is no folder {args.folder}; runs are in 'out' unless out=DIR said otherwise")
@@ -44,12 +44,11 @@ def run(args: argparse.Namespace, console: Console) -> None:
             damaged.append(str(error))
             continue
         config = facts["config"]
-        protocol = config["protocol"]["name"] or f"{config['protocol']['first']}+{config['protocol']['increment']}"
         table.add_row(
             Text(str(file.parent.relative_to(args.folder))),
-            learner_name(facts),
+            learner_words(config),
             config["data"]["name"],
-            protocol,
+            protocol_words(config),
             str(config["seed"]),
             f"{len(results.tasks)}/{len(facts['sizes'])}",
             *(f"{100 * average[name]:.1f}" if name in average else "–" for name in ("base", "eli/oracle")),

@@ -41,11 +41,12 @@ def run(args: argparse.Namespace, console: Console) -> None:
     from eli.lab.evaluation.details import details
     from eli.lab.evaluation.table import HEAD, NEAREST_MEAN, summary_markdown
     from eli.lab.experiments.run_folder import RunFolder
+    from eli.lab.experiments.words import run_words
     from eli.lab.pages import around_section, update_section
 
     folders = [RunFolder(path) for path in args.runs]
     classifiers = HEAD if args.classifier == "fc" else NEAREST_MEAN
-    section = args.section or title_of(folders[0]).replace(" ", "-")
+    section = args.section or run_words(folders[0].facts()).replace(" ", "-")
     if args.markdown:
         around_section(args.markdown, section)
     summaries = print_runs(folders, console, classifiers=classifiers)
@@ -73,6 +74,7 @@ def print_runs(
     from eli.lab.evaluation.metrics import summarise
     from eli.lab.evaluation.table import HEAD, summary_table
     from eli.lab.experiments.run_folder import RunError
+    from eli.lab.experiments.words import run_words
 
     _check_alike([folder.facts() for folder in folders])
     summaries, done = [], set()
@@ -84,7 +86,7 @@ def print_runs(
         done.add(len(results.tasks))
     if len(done) > 1:
         raise RunError(f"these runs have finished different numbers of tasks: {sorted(done)}")
-    title = f"{title_of(folders[0])}, {done.pop()} of {len(folders[0].facts()['sizes'])} tasks"
+    title = f"{run_words(folders[0].facts())}, {done.pop()} of {len(folders[0].facts()['sizes'])} tasks"
     console.print(summary_table(summaries, title=title, classifiers=classifiers or HEAD))
     for folder in folders:
         files = f"Results: {folder.path / 'results.jsonl'}, {folder.path / 'results.csv'}"
@@ -107,35 +109,3 @@ def _check_alike(runs: Sequence[dict[str, Any]]) -> None:
     seeds = [config.seed for config in configs]
     if len(set(seeds)) < len(seeds):
         raise RunError(f"these runs have equal seeds ({', '.join(map(str, seeds))}): that is no spread")
-
-
-def title_of(folder: RunFolder) -> str:
-    """What a run is, in a few words."""
-    facts = folder.facts()
-    config = facts["config"]
-    protocol = config["protocol"]["name"] or f"{config['protocol']['first']}+{config['protocol']['increment']}"
-    memory = config["memory"]
-    kept = f"{memory['per_class']} exemplars per class" if memory["per_class"] else f"{memory['budget']} exemplars"
-    if not memory["per_class"] and not memory["budget"]:
-        kept = "no exemplars"
-    parts = [
-        f"{learner_name(facts)} on {config['data']['name']}, {protocol}",
-        f"{config['model']['name']}, {config['train']['first_epochs']}/{config['train']['epochs']} epochs",
-        kept,
-        *facts.get("evaluation", []),
-    ]
-    return ", ".join(parts)
-
-
-def learner_name(facts: dict[str, Any]) -> str:
-    """The learner, with those of its options that are not the published ones."""
-    from eli.lab.learners import LEARNERS
-
-    learner = facts["config"]["learner"]
-    defaults = LEARNERS[learner["name"]].defaults
-    own = [
-        f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}"
-        for key, value in learner["options"].items()
-        if value != defaults.get(key)
-    ]
-    return f"{learner['name']} ({', '.join(own)})" if own else str(learner["name"])

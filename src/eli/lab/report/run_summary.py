@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 
+from eli.lab.experiments.words import memory_words
 from eli.lab.report.run_readings import FREE_CONTROLS, FREE_ELI, MASK, ORACLE, ORACLE_CONTROLS, best
 from eli.lab.report.runs import Experiment
 from eli.lab.report.spread import SMALLEST_SHOWN, mean_text, paired_difference, seeds_text
@@ -43,16 +44,13 @@ def _difference(experiment: Experiment, one: str, other: str, metric: str = "ave
 
 def _what(experiment: Experiment) -> str:
     config, sizes, tasks = experiment.config, experiment.sizes, experiment.tasks
-    memory = config["memory"]
-    kept = f"{memory['per_class']} exemplars per class" if memory["per_class"] else f"{memory['budget']} exemplars"
-    if not memory["per_class"] and not memory["budget"]:
-        kept = "no exemplars"
     later = f", then {'/'.join(map(str, sorted(set(sizes[1:]))))} at a time" if len(sizes) > 1 else ""
     seeds = ", ".join(map(str, experiment.seeds))
     so_far = "" if tasks == len(sizes) else f" Only {tasks} of {len(sizes)} tasks are finished so far."
     return (
         f"{config['learner']['name']} learned {sum(sizes[:tasks])} classes of {config['data']['name']} in "
-        f"{_tasks(tasks)} ({sizes[0]} first{later}) with the model {config['model']['name']} and {kept}; "
+        f"{_tasks(tasks)} ({sizes[0]} first{later}) with the model {config['model']['name']} and "
+        f"{memory_words(config)}; "
         f"{seeds_text(len(experiment.runs))} (seed{'s' if len(experiment.seeds) > 1 else ''} {seeds}).{so_far}"
     )
 

@@ -20,6 +20,7 @@ from eli.lab.evaluation.scoring import Row
 from eli.lab.evaluation.table import HEAD
 from eli.lab.experiments.run_config import from_dict
 from eli.lab.experiments.run_folder import RunError, RunFolder
+from eli.lab.experiments.words import protocol_words
 
 _NOT_TOLD_APART = ("seed", "out", "start_from", "preset")
 
@@ -214,7 +215,7 @@ def _names(firsts: Sequence[Run]) -> list[str]:
 
 def _short_name(facts: Mapping[str, Any]) -> str:
     config = facts["config"]
-    protocol = config["protocol"]["name"] or f"{config['protocol']['first']}+{config['protocol']['increment']}"
+    protocol = protocol_words(config)
     return ", ".join(
         [f"{config['learner']['name']} on {config['data']['name']}", protocol, *facts.get("evaluation", [])]
     )
