@@ -36,7 +36,7 @@ def test_latex_is_balanced_and_escaped(experiments):
     assert text.count("\\begin{tabular}") == text.count("\\end{tabular}") == 3
     rows = [line for line in text.splitlines() if line.startswith("eli/oracle")]
     assert rows[0].startswith(r"eli/oracle $^\dagger$ & ")
-    assert rows[0].count("&") == 8
+    assert rows[0].count("&") == 9
     assert text.isascii()
     assert latex_text("50 % of a_b & {c}") == r"50 \% of a\_b \& \{c\}"
 
@@ -58,6 +58,12 @@ def test_csv_has_every_reading_and_number(experiments):
     assert oracle["runs"] == "2"
     values = experiments[0].values("eli/oracle")
     assert float(oracle["average"]) == pytest.approx(sum(values) / 2, abs=1e-4)
+    gains = [one - other for one, other in zip(values, experiments[0].values("base"), strict=True)]
+    assert float(oracle["gain"]) == pytest.approx(sum(gains) / 2, abs=1e-4)
+    # Student's t with one degree of freedom: 12.706 standard errors on either side.
+    reach = 12.706 * abs(gains[0] - gains[1]) / 2
+    assert float(oracle["gain_low"]) == pytest.approx(sum(gains) / 2 - reach, abs=1e-2)
+    assert float(oracle["gain_high"]) == pytest.approx(sum(gains) / 2 + reach, abs=1e-2)
     assert oracle["average_std"]
     assert {row["classifier"] for row in rows} == {"fc", "prototypes", "nearest-mean"}
     assert all(row["average_std"] == "" for row in rows if row["runs"] == "1")

@@ -8,12 +8,14 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 
 from eli.lab.evaluation.catalogue import READINGS
+from eli.lab.evaluation.statistics import paired_difference
 from eli.lab.evaluation.table import HEAD, NEAREST_MEAN
 from eli.lab.report.page import Grid
+from eli.lab.report.run_paper import TITLE, paper_notes, paper_table
 from eli.lab.report.run_readings import MARK, NOTE
 from eli.lab.report.run_tables import COLUMNS, comparison_table, metric_notes, readings_table
 from eli.lab.report.runs import Experiment
-from eli.lab.report.spread import deviation
+from eli.lab.report.spread import CONFIDENCE, deviation
 from eli.lab.report.tables import markdown_cell
 
 _LATEX = {
@@ -32,6 +34,8 @@ _LATEX = {
 def _grids(experiments: Sequence[Experiment]) -> list[tuple[str, Grid]]:
     """The tables with their headings: experiments compared, then all readings of each."""
     several = [("Experiments compared", comparison_table(experiments))] if len(experiments) > 1 else []
+    printed = paper_table(experiments)
+    several += [(TITLE, printed)] if printed else []
     return several + [(each.name, readings_table(each)) for each in experiments]
 
 
@@ -43,7 +47,8 @@ def markdown(experiments: Sequence[Experiment]) -> str:
         lines += [f"| {' | '.join(map(markdown_cell, grid.header))} |", "|" + " --- |" * len(grid.header)]
         lines += [f"| {' | '.join(markdown_cell(cell.text) for cell in row)} |" for row in grid.rows]
         lines += [""]
-    return "\n".join([*lines, f"{NOTE} {markdown_cell(metric_notes())}"]) + "\n"
+    lines += [f"- {markdown_cell(note)}" for note in paper_notes(experiments)]
+    return "\n".join([*lines, "", f"{NOTE} {markdown_cell(metric_notes())}"]) + "\n"
 
 
 def latex(experiments: Sequence[Experiment]) -> str:
@@ -81,7 +86,7 @@ def comma_separated(experiments: Sequence[Experiment]) -> str:
     """
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    columns = [name for metric in COLUMNS for name in (metric, f"{metric}_std")]
+    columns = [name for metric in COLUMNS for name in (metric, f"{metric}_std")] + ["gain", "gain_low", "gain_high"]
     writer.writerow(["experiment", "reading", "classifier", "uses_test_labels", "runs", "tasks", *columns])
     for each in experiments:
         for classifiers in (HEAD, NEAREST_MEAN):
@@ -96,7 +101,8 @@ def comma_separated(experiments: Sequence[Experiment]) -> str:
                     each.tasks,
                 ]
                 numbers = [_mean_and_deviation(each.values(name, metric, classifiers)) for metric in COLUMNS]
-                writer.writerow([*start, *(number for pair in numbers for number in pair)])
+                gain = _gain(each.values(name, classifiers=classifiers), each.values("base", classifiers=classifiers))
+                writer.writerow([*start, *(number for pair in numbers for number in pair), *gain])
     return stream.getvalue()
 
 
@@ -104,6 +110,14 @@ def _mean_and_deviation(values: Sequence[float] | None) -> tuple[str, str]:
     if not values:
         return "", ""
     return f"{statistics.fmean(values):.4f}", f"{deviation(values):.4f}" if len(values) > 1 else ""
+
+
+def _gain(values: Sequence[float] | None, base: Sequence[float] | None) -> tuple[str, str, str]:
+    if not values or not base:
+        return "", "", ""
+    gain = paired_difference(values, base, confidence=CONFIDENCE)
+    low, high = ("", "") if gain.interval is None else (f"{bound:.4f}" for bound in gain.interval)
+    return f"{gain.mean:.4f}", low, high
 
 
 FORMATS: Mapping[str, Callable[[Sequence[Experiment]], str]] = {

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from eli.files import write_text_atomic
+from eli.lab.report.run_paper import paper_section
 from eli.lab.report.run_sections import comparison_section, experiment_sections, summary_section
 from eli.lab.report.runs import Experiment
 from eli.lab.report.sections import Section, page_of
@@ -33,6 +34,7 @@ def run_html(
     sections = [
         summary_section(experiments, problems),
         *([comparison_section(experiments)] if several else []),
+        *([printed] if (printed := paper_section(experiments)) else []),
         *more,
         *experiment_sections(experiments, tell),
     ]

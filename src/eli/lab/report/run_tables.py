@@ -15,10 +15,12 @@ from eli.lab.evaluation.table import HEAD
 from eli.lab.report.page import Cell, Grid
 from eli.lab.report.run_readings import FREE_CONTROLS, FREE_ELI, MARK, MASK, ORACLE, best, marked
 from eli.lab.report.runs import Experiment, Run
-from eli.lab.report.spread import mean_text, seeds_text
+from eli.lab.report.spread import CONFIDENCE, gain_over, mean_text, seeds_text
 
 COLUMNS = {**TERMINAL, "recovered": "recovered"}
 """Metrics that are shown, with their headings."""
+
+GAIN = f"points of the average over base on the same checkpoints, with several seeds their {CONFIDENCE:.0%} interval"
 
 # Sorted below every number, whichever way a metric points.
 _NONE = Cell("–", float("-inf"))
@@ -31,23 +33,23 @@ def value_cell(values: Sequence[float] | None) -> Cell:
 
 def readings_table(experiment: Experiment, classifiers: Sequence[str] = HEAD) -> Grid:
     """Every reading with its metrics; those that use test labels say so in a column."""
-    rows = [
-        [
-            Cell.words(marked(name)),
-            *(value_cell(experiment.values(name, metric, classifiers)) for metric in COLUMNS),
-            Cell.words("" if READINGS[name].label_free else f"uses test labels {MARK}"),
-            Cell.words(READINGS[name].text),
-        ]
-        for name in experiment.summaries(classifiers)
-    ]
+    rows = []
+    for name in experiment.summaries(classifiers):
+        average, *others = (value_cell(experiment.values(name, metric, classifiers)) for metric in COLUMNS)
+        uses = "" if READINGS[name].label_free else f"uses test labels {MARK}"
+        gain = _gain(experiment, name, classifiers)
+        words = Cell.words(uses), Cell.words(READINGS[name].text)
+        rows.append([Cell.words(marked(name)), average, gain, *others, *words])
     caption = f"All readings, in %; {seeds_text(len(experiment.runs))}"
-    header = ["reading", *COLUMNS.values(), "test labels", "what it is"]
+    first, *rest = COLUMNS.values()
+    header = ["reading", first, "gain", *rest, "test labels", "what it is"]
     return Grid(caption, header, rows, mark=marked(ORACLE))
 
 
 def metric_notes() -> str:
     """What each column of `readings_table` means, in one line of text."""
-    return "; ".join(f"{heading}: {METRICS[metric][1]}" for metric, heading in COLUMNS.items()) + "."
+    metrics = "; ".join(f"{heading}: {METRICS[metric][1]}" for metric, heading in COLUMNS.items())
+    return f"gain: {GAIN}; {metrics}."
 
 
 def comparison_table(experiments: Sequence[Experiment]) -> Grid:
@@ -73,16 +75,17 @@ def comparison_table(experiments: Sequence[Experiment]) -> Grid:
                 Cell.words(control or "–"),
             ]
         )
-    return Grid("Average accuracy over tasks in %, the first included; gains in points over base", header, rows)
+    return Grid(f"Average accuracy over tasks in %, the first included; gain: {GAIN}", header, rows)
 
 
-def _gain(experiment: Experiment, reading: str | None) -> Cell:
-    values, base = (experiment.values(reading) if reading else None), experiment.values("base")
+def _gain(experiment: Experiment, reading: str | None, classifiers: Sequence[str] = HEAD) -> Cell:
+    """Of the average over the same checkpoints' base; the base itself has none."""
+    base = experiment.values("base", classifiers=classifiers)
+    values = experiment.values(reading, classifiers=classifiers) if reading and reading != "base" else None
     if values is None or base is None:
         return _NONE
-    gains = [value - start for value, start in zip(values, base, strict=True)]
-    text = mean_text(gains)
-    return Cell(text if text.startswith("-") else f"+{text}", statistics.fmean(gains))
+    mean, text = gain_over(values, base)
+    return Cell(text, mean)
 
 
 def durations_table(experiment: Experiment) -> Grid:

@@ -8,6 +8,12 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
+from eli.lab.evaluation.statistics import Difference
+from eli.lab.evaluation.statistics import paired_difference as differences_of
+
+CONFIDENCE = 0.95
+ONE_SEED = "one seed, no interval"
+
 # Differences below half of the last printed digit would read as "0.0 points".
 SMALLEST_SHOWN = 0.05
 
@@ -52,3 +58,30 @@ def paired_difference(ones: Sequence[float], others: Sequence[float]) -> tuple[f
     if abs(mean) <= statistics.stdev(differences):
         text += ", but the difference is smaller than its spread between seeds"
     return mean, text
+
+
+def printed_text(value: float | None) -> str:
+    """A printed number, with the digits it has."""
+    return "–" if value is None else f"{value:.2f}"
+
+
+def gain_text(value: float | None) -> str:
+    """A difference with its sign, and with as many digits as the paper prints."""
+    return "–" if value is None else f"{value:+.2f}"
+
+
+def interval_text(gain: Difference) -> str:
+    """`[+1.21, +3.40]`, or that there is none."""
+    return ONE_SEED if gain.interval is None else f"[{gain.interval[0]:+.2f}, {gain.interval[1]:+.2f}]"
+
+
+def gain_over(values: Sequence[float], base: Sequence[float]) -> tuple[float, str]:
+    """A paired gain, and its text with the interval where there is one: `+7.6 [+6.9, +8.3]`.
+
+    Args:
+        values: Of a reading, one for each seed.
+        base: Of the same seeds.
+    """
+    gain = differences_of(values, base, confidence=CONFIDENCE)
+    text = f"{gain.mean:+.1f}"
+    return gain.mean, text if gain.interval is None else f"{text} [{gain.interval[0]:+.1f}, {gain.interval[1]:+.1f}]"

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from eli.lab.experiments.published import published_settings
 from eli.lab.experiments.run_config import AlignerConfig, RunConfig, compose, with_aligner
 
 
@@ -90,22 +91,6 @@ def base_run(
     settings = (*settings, *published_settings(data, protocol, preset, settings))
     overrides = (f"learner={learner}", f"data={data}", f"protocol={protocol}", f"preset={preset}", f"seed={seed}")
     return BaseRun((*overrides, *settings), compose([*overrides, *settings]), learner, protocol)
-
-
-def published_settings(data: str, protocol: str, preset: str, given: Sequence[str]) -> tuple[str, ...]:
-    """What the authors' code does differently for equal tasks, at the published scale; what the user says wins."""
-    if preset != "paper" or not protocol.startswith("equal-"):
-        return ()
-    keys = {text.partition("=")[0] for text in given}
-    # Their flag for equal tasks leaves classes in their natural order, and makes the net for CIFAR one of 14 layers.
-    own = {"data.order": "null"} | ({"model": "resnet14"} if data == "cifar100" else {})
-    return tuple(f"{key}={value}" for key, value in own.items() if key not in keys)
-
-
-def published_aligner(learner: str, data: str, protocol: str) -> tuple[str, ...]:
-    """The one exception among the published settings of the aligner, a linear energy."""
-    exception = learner.startswith("aanet") and data == "imagenet100" and protocol in ("half-10", "half-25")
-    return ("aligner.hidden=[]",) if exception else ()
 
 
 def evaluation(run: BaseRun, overrides: Sequence[str] = ()) -> Evaluation:

@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from eli.lab.evaluation.statistics import Difference, paired_difference, same_sign, spread
+from eli.lab.evaluation.statistics import paired_difference, same_sign, spread
 from eli.lab.report.paper import NOTHING, Printed
+from eli.lab.report.spread import CONFIDENCE, ONE_SEED, gain_text, interval_text, mean_text, printed_text
 from eli.lab.reproduce.sheet import Grid, Sheet, Value, without_constant_labels
 
-CONFIDENCE = 0.95
-ONE_SEED = "one seed, no interval"
 _NONE = "–"
 
 
@@ -108,9 +107,9 @@ def _cells(line: Measured) -> tuple[str, ...]:
     printed = line.printed
     return (
         printed_text(printed.base),
-        spread_text(line.base),
+        mean_text(line.base),
         printed_text(printed.aligned),
-        spread_text(line.aligned),
+        mean_text(line.aligned),
         gain_text(printed.gain),
         gain_text(gain.mean),
         interval_text(gain),
@@ -178,24 +177,3 @@ def _record(headings: Sequence[str], line: Measured, controls: Sequence[str]) ->
         record[f"gain of {name}"] = None if values is None else paired_difference(values, line.base).mean
     joined = {"base_values": line.base, "aligned_values": line.aligned}
     return record | {name: ";".join(f"{value:.6g}" for value in values) for name, values in joined.items()}
-
-
-def printed_text(value: float | None) -> str:
-    """A printed number, with the digits it has."""
-    return _NONE if value is None else f"{value:.2f}"
-
-
-def spread_text(values: Sequence[float]) -> str:
-    """`61.2 ± 0.4`, or `61.2` for a single seed."""
-    found = spread(values)
-    return f"{found.mean:.1f}" if found.std is None else f"{found.mean:.1f} ± {found.std:.1f}"
-
-
-def gain_text(value: float | None) -> str:
-    """A difference with its sign, and with as many digits as the paper prints."""
-    return _NONE if value is None else f"{value:+.2f}"
-
-
-def interval_text(gain: Difference) -> str:
-    """`[+1.21, +3.40]`, or that there is none."""
-    return ONE_SEED if gain.interval is None else f"[{gain.interval[0]:+.2f}, {gain.interval[1]:+.2f}]"

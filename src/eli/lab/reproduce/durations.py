@@ -48,9 +48,8 @@ class Durations:
         if not alike:
             return None
         fit = statistics.median(sum(task.get("fit", 0.0) for task in seconds) for seconds in alike)
-        rest = statistics.median(
-            sum(_whole(task) - task.get("train", 0.0) - task.get("fit", 0.0) for task in seconds) for seconds in alike
-        )
+        # Latents are not extracted again; pairs of another augmentation are, which this guess leaves out.
+        rest = statistics.median(sum(task.get("readings", 0.0) for task in seconds) for seconds in alike)
         ours, theirs = planned.aligner, planned.run.config.aligner
         return rest + fit * ours.iterations * (1 + ours.steps) / (theirs.iterations * (1 + theirs.steps))
 

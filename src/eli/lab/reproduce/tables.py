@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from eli.lab.experiments.published import published_aligner
 from eli.lab.report import paper
-from eli.lab.reproduce.base_runs import published_aligner
 from eli.lab.reproduce.grid import Line, grid_experiment, readings_over_seeds
 from eli.lab.reproduce.jobs import Experiment
 from eli.lab.reproduce.request import LEARNERS, PROTOCOLS, Request
