@@ -2,7 +2,7 @@ import io
 
 from rich.console import Console
 
-from eli.lab.experiments.training import Moment
+from eli.lab.experiments.loop import Moment
 from eli.lab.run_progress import describe, watch_run
 
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from eli.lab.experiments.training import Moment
+from eli.lab.experiments.loop import Moment
 
 
 @contextmanager
@@ -51,7 +51,8 @@ def describe(moment: Moment, tasks: int) -> str:
     """
     done = (moment.epoch + moment.step / moment.steps - moment.first_epoch) / (moment.epochs - moment.first_epoch)
     left = timedelta(seconds=round(moment.seconds * (1 / done - 1)))
+    accuracy = "" if moment.accuracy is None else f"accuracy {100 * moment.accuracy:.1f} %  "
     return (
         f"task {moment.task + 1}/{tasks}  epoch {moment.epoch + 1}/{moment.epochs}  loss {moment.loss:.3f}  "
-        f"accuracy {100 * moment.accuracy:.1f} %  left in this task {left}"
+        f"{accuracy}left in this task {left}"
     )

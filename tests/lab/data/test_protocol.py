@@ -38,6 +38,20 @@ def test_sizes_may_be_given_instead():
     assert make_protocol(classes=100, first=40, increment=20).sizes == (40, 20, 20, 20)
 
 
+def test_all_sizes_may_be_listed():
+    assert make_protocol("15+5", 20).sizes == (15, 5)
+    assert make_protocol("04+3+3", 10) == make_protocol("4+3+3", 10)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("10+5", "a split of 15 classes, but there are 20"), ("20+0", "Every task"), ("15+", "no protocol '15\\+'")],
+)
+def test_a_list_of_sizes_must_fit(name, message):
+    with pytest.raises(ProtocolError, match=message):
+        make_protocol(name, 20)
+
+
 def test_tasks_are_ranges_of_labels():
     assert make_protocol("half-2", 8).tasks == (range(0, 4), range(4, 6), range(6, 8))
 

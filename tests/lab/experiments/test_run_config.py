@@ -16,12 +16,12 @@ import pytest
 from eli import EliError
 from eli.lab.data.bench_dataset import BENCH_DATASETS
 from eli.lab.data.protocol import ProtocolError
-from eli.lab.experiments import run_config
+from eli.lab.experiments import config_files
 from eli.lab.experiments.run_config import (
+    TREE,
     AlignerConfig,
     ConfigError,
     RunConfig,
-    choices,
     compose,
     describe,
     from_dict,
@@ -181,13 +181,12 @@ def test_what_is_wrong_is_said_in_one_line(typed, complaint):
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-@pytest.mark.parametrize(("number", "data"), list(enumerate(choices("data"))))
+@pytest.mark.parametrize(("number", "data"), list(enumerate(TREE.choices("data"))))
 def test_every_preset_fits_every_data_set_and_every_choice(preset, number, data):
     typed = [f"preset={preset}", f"data={data}"] + ["data.path=x"] * (data == "folder")
     # There are more data sets than choices of any other group, so that each choice meets each preset.
-    picked = {
-        group: choices(group)[number % len(choices(group))] for group in ("learner", "train", "memory", "aligner")
-    }
+    choices = {group: TREE.choices(group) for group in ("learner", "train", "memory", "aligner")}
+    picked = {group: names[number % len(names)] for group, names in choices.items()}
     config = compose([*typed, *(f"{group}={choice}" for group, choice in picked.items())])
     small = {"smoke": "resnet14", "small": "resnet20", "paper": "resnet32"}[preset]
     models = {"digits": "conv", "mnist": "conv", "fashion-mnist": "conv", "cifar100": small, "tiny-imagenet": small}
@@ -200,13 +199,14 @@ def test_every_preset_fits_every_data_set_and_every_choice(preset, number, data)
 
 
 def test_no_other_group_has_more_choices_than_there_are_data_sets():
-    assert max(len(choices(group)) for group in ("learner", "train", "memory", "aligner")) <= len(choices("data"))
+    others = ("learner", "train", "memory", "aligner")
+    assert max(len(TREE.choices(group)) for group in others) <= len(TREE.choices("data"))
 
 
 def test_data_sets_learners_and_models_are_those_that_exist():
-    assert set(choices("data")) == set(BENCH_DATASETS)
-    assert {name.removesuffix("-implicit") for name in choices("learner")} == set(LEARNERS)
-    assert [composed(f"model={name}").model.name for name in choices("model")] == sorted(BACKBONES)
+    assert set(TREE.choices("data")) == set(BENCH_DATASETS)
+    assert {name.removesuffix("-implicit") for name in TREE.choices("learner")} == set(LEARNERS)
+    assert [composed(f"model={name}").model.name for name in TREE.choices("model")] == sorted(BACKBONES)
 
 
 @pytest.mark.parametrize("name", sorted(LEARNERS))
@@ -381,7 +381,7 @@ def test_a_trained_run_cannot_change_otherwise(new, named):
 @pytest.fixture
 def afresh():
     """Nothing is remembered from other tests, so that hydra is really asked."""
-    run_config._compose_files.cache_clear()
+    config_files._compose_files.cache_clear()
 
 
 @pytest.mark.usefixtures("afresh")
@@ -434,4 +434,4 @@ def test_nothing_is_printed_or_written(tmp_path, monkeypatch, capfd, recwarn):
 @pytest.mark.parametrize("group", ["learner", "data", "protocol", "model", "train", "memory", "aligner", "preset"])
 def test_the_files_are_part_of_the_package(group):
     assert resources.files("eli.lab.config").joinpath("config.yaml").is_file()
-    assert choices(group)
+    assert TREE.choices(group)

@@ -3,8 +3,9 @@ import torch
 
 from eli.lab.data.memory_split import MemorySplit
 from eli.lab.experiments.engine import Engine
+from eli.lab.experiments.loop import DivergedError, Place
 from eli.lab.experiments.run_config import compose
-from eli.lab.experiments.training import DivergedError, Place, Task, teach
+from eli.lab.experiments.training import Task, teach
 from eli.lab.learners import make_learner
 from eli.lab.models import make_backbone
 

@@ -35,13 +35,12 @@ def run(args: argparse.Namespace, console: Console) -> None:
     """Train, fit, read."""
     # Imported here, so that `eli --help` does not wait for torch's optimisers, hydra and lightning-fabric.
     from eli.lab.commands.show import print_run
-    from eli.lab.experiments.run_config import choices, compose, describe
-    from eli.lab.experiments.run_overrides import GROUPS
+    from eli.lab.experiments.run_config import TREE, compose, describe
 
     if args.keys:
-        for group in GROUPS:
+        for group in TREE.groups:
             if group != "protocol":
-                console.print(f"{group}: one of {', '.join(choices(group))}", soft_wrap=True, markup=False)
+                console.print(f"{group}: one of {', '.join(TREE.choices(group))}", soft_wrap=True, markup=False)
         console.print("protocol: half-N, equal-N, or protocol.first and protocol.increment\n")
         _print_keys(describe(compose(args.overrides)), console)
         return

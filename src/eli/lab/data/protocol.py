@@ -1,7 +1,8 @@
 """How classes are split into tasks. Imports nothing but the errors; anything in `eli.lab` may import it.
 
 The two families of the literature: "half-N", where half of the classes come first and the others in N further tasks
-(also written "b50-N", for CIFAR-100 with its base of 50), and "equal-N", N tasks of the same size.
+(also written "b50-N", for CIFAR-100 with its base of 50), and "equal-N", N tasks of the same size. The literature on
+detection writes the sizes themselves: "15+5", "10+5+5".
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def make_protocol(
     """Split classes into tasks, by the name of a protocol or by the sizes of its tasks.
 
     Args:
-        name: "half-N" (or "b50-N") or "equal-N", with any N that divides the classes evenly.
+        name: "half-N" (or "b50-N") or "equal-N", with any N that divides the classes evenly, or all sizes, "10+5+5".
         classes: How many classes there are.
         first: Instead of a name: how many come in the first task ...
         increment: ... and in each further one.
@@ -92,11 +93,14 @@ def make_protocol(
 
 
 def _named(name: str, classes: int) -> Protocol:
+    if re.fullmatch(r"[0-9]{1,9}(\+[0-9]{1,9})+", name):
+        return _listed(name, classes)
     match = re.fullmatch(r"(half|equal|b50)-([0-9]{1,9})", name)
     if match is None:
         raise ProtocolError(
             f"There is no protocol {name!r}.{_suggestion(name)} "
-            f"Usual ones are: {', '.join(_USUAL)}; other numbers of tasks may be put in their place."
+            f"Usual ones are: {', '.join(_USUAL)}; other numbers of tasks may be put in their place. "
+            "Sizes are written with a plus: 15+5."
         )
     count = int(match[2])
     if match[1] == "equal":
@@ -106,6 +110,13 @@ def _named(name: str, classes: int) -> Protocol:
     half = classes // 2
     later = _share(half, count, f"the {half} classes after the first task", name)
     return Protocol(f"half-{count}", (half,) + (later,) * count)
+
+
+def _listed(name: str, classes: int) -> Protocol:
+    sizes = tuple(int(size) for size in name.split("+"))
+    if sum(sizes) != classes:
+        raise ProtocolError(f"{name!r} is a split of {sum(sizes)} classes, but there are {classes}.")
+    return Protocol("+".join(map(str, sizes)), sizes)
 
 
 def _share(classes: int, count: int, what: str, name: str) -> int:

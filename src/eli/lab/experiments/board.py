@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from eli.errors import EliError
 from eli.lab.evaluation.results import Results
-from eli.lab.experiments.training import Moment
+from eli.lab.experiments.loop import Moment
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -37,7 +37,8 @@ class Board:
             if moment.step == moment.steps:
                 name = f"task {moment.task + 1}"
                 self._writer.add_scalar(f"loss/{name}", moment.loss, moment.epoch + 1)
-                self._writer.add_scalar(f"training accuracy/{name}", moment.accuracy, moment.epoch + 1)
+                if moment.accuracy is not None:
+                    self._writer.add_scalar(f"training accuracy/{name}", moment.accuracy, moment.epoch + 1)
 
         return both
 

@@ -1,23 +1,21 @@
 """The configuration of `eli run`: what the user types, made into checked values. Commands and experiments import it.
 
-The values come from the files of `eli.lab.config`, which hydra puts together; nothing else of hydra is used.
+The values come from the files of `eli.lab.config`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import threading
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
-from functools import cache
-from pathlib import Path
 from typing import Annotated, Any
 
-from eli.lab.experiments.config_errors import ConfigError, did_you_mean
-from eli.lab.experiments.config_values import Checked, Range, build, hints
-from eli.lab.experiments.run_overrides import CONFIG_PACKAGE, PATHS, PLAIN, choices, read_overrides, with_implied
+from eli.lab.experiments.config_errors import ConfigError
+from eli.lab.experiments.config_files import compose_tree
+from eli.lab.experiments.config_overrides import read_overrides
+from eli.lab.experiments.config_tree import ConfigTree
+from eli.lab.experiments.config_values import Checked, Range, build
 from eli.lab.experiments.run_sections import (
     AlignerConfig,
     DataConfig,
@@ -29,6 +27,7 @@ from eli.lab.experiments.run_sections import (
 )
 
 __all__ = [
+    "TREE",
     "AlignerConfig",
     "ConfigError",
     "DataConfig",
@@ -38,7 +37,6 @@ __all__ = [
     "ProtocolConfig",
     "RunConfig",
     "TrainConfig",
-    "choices",
     "compose",
     "describe",
     "flatten",
@@ -60,13 +58,17 @@ _CIRCUMSTANCES = (
     "train.eval_batch_size",
 )
 
-_SECTIONS: dict[str, type[Checked]] = {
-    cls.key: cls
-    for cls in (LearnerConfig, DataConfig, ProtocolConfig, ModelConfig, TrainConfig, MemoryConfig, AlignerConfig)
-}
+_SECTIONS = (LearnerConfig, DataConfig, ProtocolConfig, ModelConfig, TrainConfig, MemoryConfig, AlignerConfig)
 
-# Hydra keeps what it is doing in a global, so only one thread at a time may ask it.
-_HYDRA = threading.Lock()
+TREE = ConfigTree(
+    package="eli.lab.config",
+    sections={cls.key: cls for cls in _SECTIONS},
+    plain=("seed", "out", "start_from"),
+    paths=("out", "start_from", "data.path", "data.data_dir"),
+    implied={"memory.budget": ("memory", "budget"), "memory.per_class": ("memory", "per-class")},
+    examples=("learner=lucir", "train.epochs=3"),
+)
+"""The settings of class-incremental runs."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,7 @@ def compose(overrides: Sequence[str] = ()) -> RunConfig:
         >>> config.learner.name, config.model.name, config.train.epochs, config.preset
         ('lucir', 'resnet20', 3, 'small')
     """
-    return _compose(read_overrides(overrides, _SECTIONS))
+    return build(RunConfig, compose_tree(TREE, read_overrides(TREE, overrides)))
 
 
 def with_aligner(config: RunConfig, new: Sequence[str]) -> RunConfig:
@@ -133,13 +135,13 @@ def with_aligner(config: RunConfig, new: Sequence[str]) -> RunConfig:
     Raises:
         ConfigError: As for `compose`, or something is typed that the trained models depend on.
     """
-    given = read_overrides(new, _SECTIONS)
+    given = read_overrides(TREE, new)
     others = [key for key in given if key.partition(".")[0] != "aligner"]
     if others:
         raise ConfigError(
             f"{', '.join(others)} cannot change once the run is trained; only the settings of the aligner can."
         )
-    read = _compose(given).aligner
+    read = build(AlignerConfig, compose_tree(TREE, given)["aligner"])
     # A choice of the group says what is aligned; every other setting stands for itself.
     names = ["space" if key == "aligner" else key.partition(".")[2] for key in given]
     return replace(config, aligner=replace(config.aligner, **{name: getattr(read, name) for name in names}))
@@ -158,89 +160,6 @@ def from_dict(values: Mapping[str, Any]) -> RunConfig:
         ConfigError: A setting is missing, unknown, or has a value it cannot take.
     """
     return build(RunConfig, values)
-
-
-def _compose(given: Mapping[str, str]) -> RunConfig:
-    # A path can be any text, so these go round hydra's grammar.
-    paths = {key: _path(key, value) for key, value in given.items() if key in PATHS}
-    tree = _ask_hydra({key: value for key, value in with_implied(given).items() if key not in paths})
-    for key, path in paths.items():
-        group, _, name = key.rpartition(".")
-        (tree[group] if group else tree)[name] = path
-    own = hints(LearnerConfig).keys()
-    learner = tree["learner"]
-    options = {name: value for name, value in learner.items() if name not in own}
-    tree["learner"] = {name: value for name, value in learner.items() if name in own} | {"options": options}
-    return build(RunConfig, tree)
-
-
-def _path(key: str, text: str) -> str | None:
-    if text == "null":
-        return None
-    # A run may go on from another folder than it began in; where it is itself is known by then.
-    return text if key == "out" else str(Path(text).expanduser().resolve())
-
-
-def _ask_hydra(given: Mapping[str, str]) -> dict[str, Any]:
-    # Imported here: it takes most of a second, and `eli --help` need not wait for it.
-    from hydra.errors import HydraException
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-
-    chosen = tuple(sorted(f"{key}={value}" for key, value in given.items() if "." not in key and key not in PLAIN))
-    settings = {key: value for key, value in given.items() if "." in key or key in PLAIN}
-    try:
-        with _HYDRA:
-            tree = deepcopy(_compose_files(chosen))
-        _check_options(settings, tree["learner"])
-        for key, text in settings.items():
-            OmegaConf.update(tree, key, _read_value(key, text))
-        plain = OmegaConf.to_container(tree, resolve=True)
-    except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError(f"These settings cannot be read: {str(error).strip().partition(chr(10))[0]}") from None
-    return {str(key): value for key, value in plain.items()} if isinstance(plain, dict) else {}
-
-
-@cache
-def _compose_files(chosen: tuple[str, ...]) -> Any:
-    """What the files say for these choices: always the same, so it is worked out once."""
-    from hydra import compose as hydra_compose
-    from hydra import initialize_config_module
-    from hydra.core.global_hydra import GlobalHydra
-
-    # A program of hydra's own may be running us: its state is put back.
-    outer = GlobalHydra.instance().hydra
-    GlobalHydra.instance().clear()
-    try:
-        with initialize_config_module(CONFIG_PACKAGE, job_name="eli", version_base="1.3"):
-            return hydra_compose("config", list(chosen))
-    finally:
-        GlobalHydra.instance().hydra = outer
-
-
-def _read_value(key: str, text: str) -> Any:
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.errors import HydraException
-
-    typed = f"{key}={text}"
-    try:
-        override = OverridesParser.create().parse_override(typed)
-    except HydraException:
-        raise ConfigError(f"The value of {typed!r} cannot be read; a text may need quotes: key='...'.") from None
-    if override.is_sweep_override():
-        raise ConfigError(f"{typed!r} gives several values; a run has one. A list is written in brackets: [1,2].")
-    return override.value()
-
-
-def _check_options(given: Mapping[str, str], learner: Mapping[str, Any]) -> None:
-    has = [str(name) for name in learner if name != "name"]
-    for key in given:
-        group, _, name = key.partition(".")
-        if group == "learner" and name and name not in has:
-            meant = did_you_mean(name, has)
-            raise ConfigError(
-                f"The learner {learner['name']!r} has no setting {key!r}.{meant} It has: {', '.join(has)}."
-            )
 
 
 def flatten(config: RunConfig, *, without: Sequence[str] = _CIRCUMSTANCES) -> dict[str, Any]:

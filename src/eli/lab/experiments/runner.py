@@ -17,10 +17,11 @@ from eli.lab.data.memory import Memory
 from eli.lab.evaluation.results import Results
 from eli.lab.experiments.bench import Bench
 from eli.lab.experiments.extract import latents_of
+from eli.lab.experiments.loop import Moment, Place
 from eli.lab.experiments.reading import read_task
 from eli.lab.experiments.run_config import AlignerConfig
 from eli.lab.experiments.run_folder import RunFolder
-from eli.lab.experiments.training import Moment, Place, teach
+from eli.lab.experiments.training import teach
 from eli.lab.learners import Learner
 from eli.lab.tensor_file import MAKE_AGAIN, DamagedRunError
 

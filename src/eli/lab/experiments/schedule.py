@@ -1,6 +1,6 @@
 """The learning rate over a task, as a function of how far it is: nothing to store, nothing to resume.
 
-Imports nothing; the training loop and its tests import it.
+Imported by the trainings.
 """
 
 from __future__ import annotations
@@ -8,7 +8,23 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from eli.lab.experiments.run_sections import TrainConfig
+
 _WARM_UP, _START = 0.3, 0.04  # of the one-cycle schedule: share of the steps, share of the rate
+
+
+def rate_share(config: TrainConfig, epoch: int, within: float, *, epochs: int) -> float:
+    """The learning rate as a share of its peak, by the schedule of the configuration.
+
+    Args:
+        config: Of the training.
+        epoch: From 0.
+        within: How much of it is done, 0 to 1.
+        epochs: How many there are.
+    """
+    if config.schedule == "one-cycle":
+        return one_cycle((epoch + within) / epochs)
+    return steps(epoch, epochs, milestones=config.milestones, gamma=config.gamma)
 
 
 def one_cycle(done: float) -> float:

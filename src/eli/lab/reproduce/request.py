@@ -11,7 +11,7 @@ from pathlib import Path
 from eli.lab.data.catalogue import catalogue
 from eli.lab.data.protocol import ProtocolError, make_protocol
 from eli.lab.experiments.config_errors import ConfigError, did_you_mean, unknown_choice
-from eli.lab.experiments.run_config import choices
+from eli.lab.experiments.run_config import TREE
 
 PRESETS = ("smoke", "small", "paper")
 LEARNERS = ("icarl", "lucir", "aanet")
@@ -172,7 +172,7 @@ def _request(given: dict[str, str]) -> Request:
         # A smoke test asks whether it runs at all: one seed tells.
         seeds=_count(given.get("seeds", "1" if preset == "smoke" else "3")),
         out=Path(given.get("out", OUT)),
-        data=_several("data", given.get("data"), choices("data")),
+        data=_several("data", given.get("data"), TREE.choices("data")),
         protocols=tuple(
             name.replace("b50-", "half-") for name in _several("protocol", given.get("protocol"), PROTOCOLS)
         ),
