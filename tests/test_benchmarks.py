@@ -20,6 +20,7 @@ FOLDER = Path(__file__).parents[1] / "benchmarks"
         "align.py --rounds 1 --sizes 16x8",
         "input.py --batch 4 --rounds 1 --pictures 2",
         "train.py --model resnet14 --batch 4 --rounds 1",
+        "nms.py --rounds 1 --boxes 20 --maps 2x4x4",
     ],
 )
 def test_prints_a_table(command):

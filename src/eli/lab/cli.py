@@ -12,7 +12,7 @@ from types import ModuleType
 from rich.console import Console
 
 import eli
-from eli.lab.commands import data, evaluate, list, report, reproduce, resume, run, show, toy
+from eli.lab.commands import data, detect, evaluate, list, report, reproduce, resume, run, show, toy
 from eli.lab.data.errors import DataError
 from eli.lab.pages import PageError
 
@@ -25,6 +25,7 @@ _COMMANDS: dict[str, ModuleType] = {
     "show": show,
     "report": report,
     "reproduce": reproduce,
+    "detect": detect,
     "data": data,
 }
 

@@ -1,25 +1,16 @@
 """What the tests of the data share: IDX bytes, a dataset of a few images, a web server on this machine."""
 
 import hashlib
-import os
 import struct
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from eli.lab.data.idx import IdxFile
 from eli.lab.data.mnist import IdxSpec
-
-
-@pytest.fixture(scope="session")
-def shared_data() -> Path:
-    """Where a copy of real data may lie: what ELI_SHARED_DATA names, else a folder beside the repository."""
-    named = os.environ.get("ELI_SHARED_DATA")
-    return Path(named) if named else Path(__file__).resolve().parents[3].parent / "shared" / "data"
 
 
 def encode(values: np.ndarray) -> bytes:

@@ -49,7 +49,7 @@ def test_a_newer_format_is_refused(folder):
 
 def test_a_model_and_its_memory_survive(folder, memory):
     state = {"backbone.w": torch.randn(2, 3), "head.b": torch.randn(4)}
-    folder.save_model(0, state, memory, {"seconds": 1.5})
+    folder.save_model(0, state, memory.ranked, {"seconds": 1.5})
     found, ranked, facts = folder.load_model(0)
     assert folder.is_learned(0)
     assert folder.tasks() == 1
@@ -59,7 +59,7 @@ def test_a_model_and_its_memory_survive(folder, memory):
 
 
 def test_a_damaged_model_is_named(folder, memory):
-    folder.save_model(0, {"w": torch.zeros(8)}, memory, {})
+    folder.save_model(0, {"w": torch.zeros(8)}, memory.ranked, {})
     file = folder.task(0) / "model.safetensors"
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
@@ -99,7 +99,7 @@ def test_a_second_process_is_kept_out_and_a_killed_one_is_not_waited_for(folder)
 
 
 def test_parts_of_an_unknown_run_are_not_taken_over(folder, memory):
-    folder.save_model(0, {"w": torch.zeros(8)}, memory, {})
+    folder.save_model(0, {"w": torch.zeros(8)}, memory.ranked, {})
     (folder.path / "run.json").unlink()
     with pytest.raises(RunError, match=r"has no run\.json but task-00/model\.safetensors"):
         _ = folder.exists

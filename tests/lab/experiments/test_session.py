@@ -1,5 +1,6 @@
 """Whole runs on the embedded digits: each learner, going on after interruptions, evaluations, wrong folders."""
 
+import dataclasses
 import json
 import os
 import shutil
@@ -13,7 +14,7 @@ import torch
 from rich.console import Console
 
 from eli.lab.evaluation.results import read_results
-from eli.lab.experiments import runner
+from eli.lab.experiments import classification
 from eli.lab.experiments.run_config import ConfigError
 from eli.lab.experiments.run_folder import RunError, RunFolder
 from eli.lab.experiments.session import begin, go_on, read_again
@@ -125,7 +126,8 @@ def _break_at(moment, patch):
 
         patch.setattr(RunFolder, "save_progress", stop)
     elif moment == "model":
-        patch.setattr(runner, "read_task", lambda *args, **kwargs: _stop_at_second(args, kwargs))
+        kind = dataclasses.replace(classification.KIND, read=lambda *args, **kwargs: _stop_at_second(args, kwargs))
+        patch.setattr(classification, "KIND", kind)
     else:
         name = {"latents": "evaluate_task", "aligners": "write_tensors", "results": "write_results"}[moment]
         target = f"eli.lab.experiments.reading.{name}"
@@ -139,7 +141,7 @@ def _break_at(moment, patch):
         patch.setattr(target, stop)
 
 
-_read_task = runner.read_task
+_read_task = classification.KIND.read
 
 
 def _stop_at_second(args, kwargs):

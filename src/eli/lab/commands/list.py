@@ -39,7 +39,7 @@ def run(args: argparse.Namespace, console: Console) -> None:
         try:
             facts = folder.facts()
             results = folder.gather()
-            average = {s.reading: s.average for s in summarise(results.rows) if s.classifier == "fc"}
+            average = {s.reading: s.average for s in summarise(results.rows) if s.classifier in ("fc", "detector")}
         except EliError as error:
             damaged.append(str(error))
             continue
@@ -57,6 +57,9 @@ def run(args: argparse.Namespace, console: Console) -> None:
         console.print(f"no runs in {args.folder}; 'eli run' makes one", soft_wrap=True, markup=False)
         return
     console.print(table)
-    console.print("average accuracy over tasks in %, the first included; † knows which test samples are old")
+    console.print(
+        "average accuracy (of detectors: mean average precision) over tasks in %, the first included; "
+        "† knows which test samples are old"
+    )
     for line in damaged:
         console.print(line, soft_wrap=True, markup=False)

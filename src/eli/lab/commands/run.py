@@ -31,22 +31,24 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--keys", action="store_true", help="show all keys and their values, and run nothing")
 
 
-def run(args: argparse.Namespace, console: Console) -> None:
+def run(args: argparse.Namespace, console: Console, *, kind: str = "classification") -> None:
     """Train, fit, read."""
     # Imported here, so that `eli --help` does not wait for torch's optimisers, hydra and lightning-fabric.
     from eli.lab.commands.show import print_run
-    from eli.lab.experiments.run_config import TREE, compose, describe
+    from eli.lab.experiments.kinds import kind_named
+    from eli.lab.experiments.run_config import describe
 
     if args.keys:
-        for group in TREE.groups:
+        of = kind_named(kind)
+        for group in of.tree.groups:
             if group != "protocol":
-                console.print(f"{group}: one of {', '.join(TREE.choices(group))}", soft_wrap=True, markup=False)
-        console.print("protocol: half-N, equal-N, or protocol.first and protocol.increment\n")
-        _print_keys(describe(compose(args.overrides)), console)
+                console.print(f"{group}: one of {', '.join(of.tree.choices(group))}", soft_wrap=True, markup=False)
+        console.print("protocol: half-N, equal-N, sizes (15+5), or protocol.first and protocol.increment\n")
+        _print_keys(describe(of.compose(args.overrides)), console)
         return
     from eli.lab.experiments.session import begin
 
-    print_run(begin(args.overrides, console, tensorboard=args.tensorboard), console)
+    print_run(begin(args.overrides, console, kind=kind, tensorboard=args.tensorboard), console)
 
 
 def _print_keys(tree: dict[str, Any], console: Console) -> None:

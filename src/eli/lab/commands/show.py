@@ -40,6 +40,7 @@ def run(args: argparse.Namespace, console: Console) -> None:
     """Print the table."""
     from eli.lab.evaluation.details import details
     from eli.lab.evaluation.table import HEAD, NEAREST_MEAN, summary_markdown
+    from eli.lab.experiments.kinds import DETECTION
     from eli.lab.experiments.run_folder import RunFolder
     from eli.lab.experiments.words import run_words
     from eli.lab.pages import around_section, update_section
@@ -51,8 +52,9 @@ def run(args: argparse.Namespace, console: Console) -> None:
         around_section(args.markdown, section)
     summaries = print_runs(folders, console, classifiers=classifiers)
     if args.details:
+        detects = folders[0].facts().get("kind") == DETECTION
         for folder in folders:
-            for table in details(folder.gather(), classifier=args.classifier):
+            for table in details(folder.gather(), classifier="detector" if detects else args.classifier):
                 console.print(table)
     if args.markdown:
         update_section(args.markdown, section, summary_markdown(summaries, classifiers=classifiers))
@@ -96,10 +98,14 @@ def print_runs(
 
 def _check_alike(runs: Sequence[dict[str, Any]]) -> None:
     """Refuse to average what is not the same experiment with different seeds."""
-    from eli.lab.experiments.run_config import flatten, from_dict
+    from eli.lab.experiments.kinds import kind_of
+    from eli.lab.experiments.run_config import flatten
     from eli.lab.experiments.run_folder import RunError
 
-    configs = [from_dict(facts["config"]) for facts in runs]
+    kinds = [kind_of(facts) for facts in runs]
+    if len({kind.name for kind in kinds}) > 1:
+        raise RunError("these are runs of different experiments: some classify images, others detect objects")
+    configs = [kind.from_dict(facts["config"]) for kind, facts in zip(kinds, runs, strict=True)]
     first = dataclasses.replace(configs[0], seed=0)
     for config in configs[1:]:
         one, other = (flatten(dataclasses.replace(c, seed=0)) for c in (first, config))

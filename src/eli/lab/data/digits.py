@@ -1,4 +1,4 @@
-"""scikit-learn's embedded handwritten digits: no download, always there. Imported by `eli.lab.data` only."""
+"""scikit-learn's embedded handwritten digits: no download, always there. Imported by data sets only."""
 
 from __future__ import annotations
 

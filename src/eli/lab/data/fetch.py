@@ -1,4 +1,4 @@
-"""Where data lives on disk and how a file gets there whole. Imported by the datasets in `eli.lab.data` only."""
+"""Where data lives on disk and how a file gets there whole. Imported by data sets only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the datasets that are folders of pictures lie, and which classes they have. Imported by `eli.lab.data` only.
+"""Where the datasets that are folders of pictures lie, and which classes they have. Imported by data sets only.
 
 ImageNet: O. Russakovsky et al., IJCV 2015. ImageNet-100: its subset of the class-incremental literature. Tiny-ImageNet:
 200 classes at 64 x 64 pixels, Stanford CS231n.

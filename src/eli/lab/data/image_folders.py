@@ -1,4 +1,4 @@
-"""Datasets that are folders of pictures: which files they hold and of which class. Imported by `eli.lab.data` only.
+"""Datasets that are folders of pictures: which files they hold and of which class. Imported by data sets only.
 
 Nothing is decoded here; files are listed, and what is missing is said before any training starts.
 """

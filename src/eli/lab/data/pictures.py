@@ -1,6 +1,6 @@
 """One picture: read from its file, cropped as ImageNet is for training and for testing. Imports Pillow, numpy, torch.
 
-Imported by the rest of `eli.lab.data` only. The crops are those of the published ImageNet experiments; the random one
+Imported by data sets only. The crops are those of the published ImageNet experiments; the random one
 is by C. Szegedy et al., "Going Deeper with Convolutions", 2015.
 """
 

@@ -29,7 +29,7 @@ COLUMNS = {
 _WIDE = {**COLUMNS, "average_incremental": "without the first task", "recovered": "recovered"}
 """The same with what a page has room for."""
 
-HEAD = ("fc", "prototypes")
+HEAD = ("fc", "prototypes", "detector")
 """The classifiers of the main table: the model's own head and, where there is no head, forward prototypes."""
 NEAREST_MEAN = ("nearest-mean",)
 
@@ -131,6 +131,8 @@ def _marked(name: str) -> str:
 
 
 def _terms(runs: Sequence[Sequence[Summary]]) -> str:
+    detects = any(summary.classifier == "detector" for run in runs for summary in run)
+    what = "accuracy is mean average precision over classes, in %" if detects else "accuracy in %"
     if len(runs) == 1:
-        return "accuracy in %; one run, so no spread can be given"
-    return f"accuracy in %; mean ± sample standard deviation over {len(runs)} runs"
+        return f"{what}; one run, so no spread can be given"
+    return f"{what}; mean ± sample standard deviation over {len(runs)} runs"

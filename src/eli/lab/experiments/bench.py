@@ -104,7 +104,7 @@ def first_task(config: RunConfig, classes: int, speed: Speed) -> dict[str, Any]:
     return config.first_task() | way | {"classes in the first task": classes}
 
 
-def open_bench(config: RunConfig, *, speed: Speed | None = None) -> tuple[Bench, Speed]:
+def open_bench(config: RunConfig, speed: Speed | None = None) -> tuple[Bench, Speed]:
     """Open the data and make the engine.
 
     Args:

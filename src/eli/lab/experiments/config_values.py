@@ -116,7 +116,7 @@ def _as(value: Any, kind: Any, bounds: Range | None) -> tuple[bool, Any]:
         # The command line reads train.precision=32 as a number.
         return str(value) in get_args(kind) and not isinstance(value, bool), str(value)
     if get_origin(kind) is tuple:
-        return _as_tuple(value, get_args(kind)[0], bounds)
+        return _as_tuple(value, get_args(kind), bounds)
     if get_origin(kind) is dict:
         return isinstance(value, Mapping), dict(value) if isinstance(value, Mapping) else value
     if kind in (int, float):
@@ -133,11 +133,16 @@ def _as_number(value: Any, kind: type, bounds: Range | None) -> tuple[bool, Any]
     return bounds is None or value in bounds, kind(value)
 
 
-def _as_tuple(value: Any, kind: Any, bounds: Range | None) -> tuple[bool, Any]:
-    if not isinstance(value, list | tuple):
+def _as_tuple(value: Any, kinds: tuple[Any, ...], bounds: Range | None) -> tuple[bool, Any]:
+    if not isinstance(value, list | tuple) or (_fixed(kinds) and len(value) != len(kinds)):
         return False, value
-    parts = [_as(part, kind, bounds) for part in value]
+    parts = [_as(part, kinds[0], bounds) for part in value]
     return all(found for found, _ in parts), tuple(part for _, part in parts)
+
+
+def _fixed(kinds: tuple[Any, ...]) -> bool:
+    """Whether a tuple has as many entries as its hint, `tuple[int, int]`; one of any length ends with dots."""
+    return kinds[-1] is not Ellipsis
 
 
 def _wanted(kind: Any, bounds: Range | None) -> str:
@@ -145,7 +150,10 @@ def _wanted(kind: Any, bounds: Range | None) -> str:
         return "one of " + ", ".join(get_args(kind))
     limits = f" {bounds}" if bounds is not None else ""
     if get_origin(kind) is tuple:
-        each = "whole numbers" if get_args(kind)[0] is int else "numbers"
+        kinds = get_args(kind)
+        each = "whole numbers" if kinds[0] is int else "numbers"
+        if _fixed(kinds):
+            return f"a list of {len(kinds)} {each}{limits}"
         return f"a list of {each}{limits}, such as [64,64] or []" if each == "whole numbers" else f"a list of {each}"
     names = {
         int: "a whole number",

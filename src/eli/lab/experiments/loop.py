@@ -130,6 +130,13 @@ class Course(Protocol):
         ...
 
 
+def stochastic_descent(parameters: list[nn.Parameter], config: TrainConfig) -> torch.optim.Optimizer:
+    """The optimiser of all published learners."""
+    return torch.optim.SGD(
+        parameters, lr=config.learning_rate, momentum=config.momentum, weight_decay=config.weight_decay
+    )
+
+
 def teach_course(
     learner: Any,
     course: Course,
@@ -138,6 +145,7 @@ def teach_course(
     engine: Engine,
     watch: Watch,
     resume: tuple[Place, Mapping[str, Tensor]] | None = None,
+    optimizer: Callable[[list[nn.Parameter], Any], torch.optim.Optimizer] = stochastic_descent,
 ) -> None:
     """Teach `learner` one task.
 
@@ -148,11 +156,12 @@ def teach_course(
         engine: Device, precision, layout.
         watch: Hears of the progress, and keeps states.
         resume: The last place that was kept and its state, to go on from there.
+        optimizer: Makes the optimiser of what is trained.
 
     Raises:
         DivergedError: The loss is not finite any more.
     """
-    lesson = _Lesson(learner, course, config, engine, watch)
+    lesson = _Lesson(learner, course, config, engine, watch, optimizer(learner.groups(), config))
     if resume is not None:
         lesson.first = resume[0]
         _restore(learner, lesson.optimizer, resume[1])
@@ -165,13 +174,19 @@ def teach_course(
 class _Lesson:
     """One task being taught."""
 
-    def __init__(self, learner: Any, course: Course, config: TrainConfig, engine: Engine, watch: Watch) -> None:
+    def __init__(
+        self,
+        learner: Any,
+        course: Course,
+        config: TrainConfig,
+        engine: Engine,
+        watch: Watch,
+        optimizer: torch.optim.Optimizer,
+    ) -> None:
         self.learner, self.course, self.config = learner, course, config
         self.engine, self.watch = engine, watch
         self.first = Place(0, 0)
-        self.optimizer = torch.optim.SGD(
-            learner.groups(), lr=config.learning_rate, momentum=config.momentum, weight_decay=config.weight_decay
-        )
+        self.optimizer = optimizer
         self._module, self._wrapped = engine.prepare(learner, self.optimizer)
         self._start = time.perf_counter()
 
@@ -223,22 +238,26 @@ class _Lesson:
 
 
 def _state(learner: Taught, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    momenta = {f"momentum.{number}": state["momentum_buffer"] for number, state in _slots(optimizer)}
-    return {f"learner.{name}": value for name, value in learner.state().items()} | momenta
-
-
-def _slots(optimizer: torch.optim.Optimizer) -> Iterator[tuple[int, dict[str, Tensor]]]:
-    for number, parameter in enumerate(optimizer.param_groups[0]["params"]):
-        # A parameter that no batch reached has no momentum yet.
-        if optimizer.state[parameter].get("momentum_buffer") is not None:
-            yield number, optimizer.state[parameter]
+    """The learner's state and the optimiser's: momenta, say; a parameter that no batch reached has none yet."""
+    moments = {
+        f"optimizer.{number}.{name}": value
+        for number, parameter in enumerate(optimizer.param_groups[0]["params"])
+        for name, value in optimizer.state[parameter].items()
+        if value is not None
+    }
+    return {f"learner.{name}": value for name, value in learner.state().items()} | moments
 
 
 def _restore(learner: Taught, optimizer: torch.optim.Optimizer, state: Mapping[str, Tensor]) -> None:
     prefix = "learner."
     learner.load_state({name[len(prefix) :]: value for name, value in state.items() if name.startswith(prefix)})
-    for number, parameter in enumerate(optimizer.param_groups[0]["params"]):
-        momentum = state.get(f"momentum.{number}")
-        if momentum is not None:
-            # `to` keeps the layout of the parameter: another one would be added up in another order.
-            optimizer.state[parameter]["momentum_buffer"] = torch.empty_like(parameter).copy_(momentum)
+    parameters = optimizer.param_groups[0]["params"]
+    for key, value in state.items():
+        kind, _, place = key.partition(".")
+        if kind != "optimizer":
+            continue
+        number, _, name = place.partition(".")
+        parameter = parameters[int(number)]
+        # In the layout of the parameter: another one would be added up in another order.
+        same = value.shape == parameter.shape
+        optimizer.state[parameter][name] = torch.empty_like(parameter).copy_(value) if same else value.clone()

@@ -19,15 +19,24 @@ from eli.lab.data.memory import Memory
 from eli.lab.data.split import Split
 from eli.lab.evaluation.evaluate import TaskEvaluation, evaluate_task
 from eli.lab.evaluation.latents import TaskLatents
-from eli.lab.evaluation.results import task_facts, write_results
+from eli.lab.evaluation.results import JSON_NAME, task_facts, write_results
 from eli.lab.evaluation.settings import AlignerSettings
 from eli.lab.experiments.bench import Bench
 from eli.lab.experiments.extract import latents_of, pairs_of
 from eli.lab.experiments.run_config import AlignerConfig
-from eli.lab.experiments.run_folder import LATENTS, PROTOTYPES, RunFolder
+from eli.lab.experiments.run_folder import RunFolder
+from eli.lab.experiments.run_sections import EnergyConfig
 from eli.lab.learners import Learner
 from eli.lab.seeds import derive_seed
 from eli.lab.tensor_file import read_tensors, write_tensors
+
+LATENTS, PROTOTYPES = "latents.safetensors", "prototypes.safetensors"
+
+
+def is_read(target: RunFolder, source: RunFolder, number: int) -> bool:
+    """Whether all that `read_task` leaves is there."""
+    here = (target.task(number) / name for name in (JSON_NAME, PROTOTYPES))
+    return _latents_file(source, number).is_file() and all(file.is_file() for file in here)
 
 
 def read_task(
@@ -67,7 +76,7 @@ def read_task(
         previous_head=learner.teacher.head.cpu() if learner.teacher else None,
         prototypes=read_tensors(_prototypes_file(target, number - 1))[0] if number else {},
         task_sizes=bench.protocol.sizes[: number + 1],
-        settings=_settings(settings),
+        settings=aligner_settings(settings),
         seed=bench.config.seed,
     )
     bench.engine.place(learner)
@@ -141,7 +150,8 @@ def _pairs(bench: Bench, learner: Learner, rows: Tensor, number: int, aligner: A
     )
 
 
-def _settings(aligner: AlignerConfig) -> AlignerSettings:
+def aligner_settings(aligner: EnergyConfig) -> AlignerSettings:
+    """What the evaluation needs to know of the configuration."""
     names = {field.name for field in dataclasses.fields(AlignerSettings)}
     return AlignerSettings(**{name: value for name, value in asdict(aligner).items() if name in names})
 

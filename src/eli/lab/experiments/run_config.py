@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from eli.lab.experiments.config_errors import ConfigError
 from eli.lab.experiments.config_files import compose_tree
@@ -19,6 +19,7 @@ from eli.lab.experiments.config_values import Checked, Range, build
 from eli.lab.experiments.run_sections import (
     AlignerConfig,
     DataConfig,
+    EnergyConfig,
     LearnerConfig,
     MemoryConfig,
     ModelConfig,
@@ -91,7 +92,7 @@ class RunConfig(Checked):
 
     def training_digest(self) -> str:
         """A short hash of what decides the trained models: equal for two runs whose checkpoints are interchangeable."""
-        return _hash({key: value for key, value in flatten(self).items() if not key.startswith("aligner.")})
+        return digest_of({key: value for key, value in flatten(self).items() if not key.startswith("aligner.")})
 
     def first_task(self) -> dict[str, Any]:
         """What decides the model after the first task, by key; but for its classes and the way of training chosen."""
@@ -105,7 +106,7 @@ class RunConfig(Checked):
 
     def digest(self) -> str:
         """A short hash of what decides the results: the trained models and the aligner."""
-        return _hash(flatten(self))
+        return digest_of(flatten(self))
 
 
 def compose(overrides: Sequence[str] = ()) -> RunConfig:
@@ -135,19 +136,38 @@ def with_aligner(config: RunConfig, new: Sequence[str]) -> RunConfig:
     Raises:
         ConfigError: As for `compose`, or something is typed that the trained models depend on.
     """
-    given = read_overrides(TREE, new)
+    return only_aligner(TREE, config, AlignerConfig, new, group_sets="space")
+
+
+_Config = TypeVar("_Config", bound=Checked)
+
+
+def only_aligner(
+    tree: ConfigTree, config: _Config, aligner: type[EnergyConfig], new: Sequence[str], *, group_sets: str
+) -> _Config:
+    """The configuration of any kind of run, with another aligner.
+
+    Args:
+        tree: Its settings.
+        config: Of the run.
+        aligner: What the settings of its aligner are.
+        new: What is typed now.
+        group_sets: The setting that a choice of the group `aligner` is about.
+    """
+    given = read_overrides(tree, new)
     others = [key for key in given if key.partition(".")[0] != "aligner"]
     if others:
         raise ConfigError(
             f"{', '.join(others)} cannot change once the run is trained; only the settings of the aligner can."
         )
-    read = build(AlignerConfig, compose_tree(TREE, given)["aligner"])
-    # A choice of the group says what is aligned; every other setting stands for itself.
-    names = ["space" if key == "aligner" else key.partition(".")[2] for key in given]
-    return replace(config, aligner=replace(config.aligner, **{name: getattr(read, name) for name in names}))
+    read = build(aligner, compose_tree(tree, given)["aligner"])
+    # Every other setting than the choice of the group stands for itself.
+    names = [group_sets if key == "aligner" else key.partition(".")[2] for key in given]
+    changed = replace(getattr(config, "aligner"), **{name: getattr(read, name) for name in names})  # noqa: B009
+    return replace(config, aligner=changed)  # type: ignore[call-arg]
 
 
-def describe(config: RunConfig) -> dict[str, Any]:
+def describe(config: Checked) -> dict[str, Any]:
     """The configuration as plain values that JSON can hold; `from_dict` makes it again."""
     plain: dict[str, Any] = json.loads(json.dumps(asdict(config)))
     return plain
@@ -162,7 +182,7 @@ def from_dict(values: Mapping[str, Any]) -> RunConfig:
     return build(RunConfig, values)
 
 
-def flatten(config: RunConfig, *, without: Sequence[str] = _CIRCUMSTANCES) -> dict[str, Any]:
+def flatten(config: Checked, *, without: Sequence[str] = _CIRCUMSTANCES) -> dict[str, Any]:
     """Every setting by the key that the user types, but for those named in `without`."""
     flat: dict[str, Any] = {}
     plain = describe(config)
@@ -173,6 +193,7 @@ def flatten(config: RunConfig, *, without: Sequence[str] = _CIRCUMSTANCES) -> di
     return flat
 
 
-def _hash(values: Mapping[str, Any]) -> str:
+def digest_of(values: Mapping[str, Any]) -> str:
+    """A short hash of settings."""
     text = json.dumps(values, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]

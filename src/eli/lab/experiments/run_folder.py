@@ -26,12 +26,10 @@ from torch import Tensor
 
 from eli.errors import EliError
 from eli.files import write_text_atomic
-from eli.lab.data.memory import Memory
 from eli.lab.evaluation.results import JSON_NAME, Results, read_results, write_results
 from eli.lab.tensor_file import DamagedRunError, read_tensors, write_tensors
 
 FORMAT = 1
-LATENTS, PROTOTYPES = "latents.safetensors", "prototypes.safetensors"
 
 
 class RunError(EliError):
@@ -102,24 +100,20 @@ class RunFolder:
         """Whether the model after this task is there."""
         return (self.task(number) / "model.safetensors").is_file()
 
-    def save_model(self, number: int, state: Mapping[str, Tensor], memory: Memory, facts: Mapping[str, Any]) -> None:
-        """Write the model after a task together with the memory: with this file the task is learned."""
-        ranked = {f"memory.{label}": ranks for label, ranks in memory.ranked.items()}
-        tensors = {f"model.{name}": value for name, value in state.items()}
-        write_tensors(self.task(number) / "model.safetensors", tensors | ranked, facts)
+    def save_model(
+        self, number: int, state: Mapping[str, Tensor], ranked: Mapping[int, Tensor], facts: Mapping[str, Any]
+    ) -> None:
+        """Write the learner's state after a task with the ranked exemplars: with this file the task is learned."""
+        memory = {f"memory.{label}": ranks for label, ranks in ranked.items()}
+        write_tensors(self.task(number) / "model.safetensors", {**state, **memory}, facts)
 
     def load_model(self, number: int) -> tuple[dict[str, Tensor], dict[int, Tensor], dict[str, Any]]:
-        """The state of the model after a task, the ranked exemplars of each class, and the facts."""
+        """The state of the learner after a task, the ranked exemplars of each class, and the facts."""
         tensors, facts = read_tensors(self.task(number) / "model.safetensors")
-        state = {name.removeprefix("model."): t for name, t in tensors.items() if name.startswith("model.")}
+        state = {name: t for name, t in tensors.items() if not name.startswith("memory.")}
         # By label: a safetensors file lists its tensors in an order of its own.
         ranked = {int(name.removeprefix("memory.")): t for name, t in tensors.items() if name.startswith("memory.")}
         return state, dict(sorted(ranked.items())), facts
-
-    def is_read(self, number: int, latents: RunFolder) -> bool:
-        """Whether all that reading a task leaves is there; its latents are in the folder of the run, `latents`."""
-        here = (self.task(number) / name for name in (JSON_NAME, PROTOTYPES))
-        return (latents.task(number) / LATENTS).is_file() and all(file.is_file() for file in here)
 
     def results(self, number: int) -> Results | None:
         """What was read off a task, None if nothing was yet."""

@@ -172,8 +172,8 @@ class MemoryConfig(Checked):
 
 
 @dataclass(frozen=True)
-class AlignerConfig(Checked):
-    """How latents are aligned. No training of the run depends on it."""
+class EnergyConfig(Checked):
+    """How latents are aligned, for every kind of run. No training of the run depends on it."""
 
     key: ClassVar[str] = "aligner"
 
@@ -186,10 +186,16 @@ class AlignerConfig(Checked):
     noise: NotNegative
     half_step: bool
     ema_decay: Annotated[float, Range(at_least=0, below=1)]
-    space: Literal["latent", "logits"]
-    """What is aligned: the latents, or the logits of the old classes."""
     ridge_penalty: Positive
     energy_quantile: Annotated[float, Range(at_least=0, at_most=1)]
+
+
+@dataclass(frozen=True)
+class AlignerConfig(EnergyConfig):
+    """How the latents of a classifier are aligned."""
+
+    space: Literal["latent", "logits"]
+    """What is aligned: the latents, or the logits of the old classes."""
     passes: Count
     """How many augmented passes over the task's data the aligners learn from."""
     mixup: Annotated[float | None, Range(above=0)]

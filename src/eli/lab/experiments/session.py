@@ -15,31 +15,36 @@ import torch
 from rich.console import Console
 
 from eli.lab.environment import describe_environment
-from eli.lab.experiments.bench import Bench, first_task, open_bench
 from eli.lab.experiments.board import open_board
-from eli.lab.experiments.run_config import RunConfig, compose, describe, from_dict, with_aligner
+from eli.lab.experiments.kind import Kind
+from eli.lab.experiments.kinds import CLASSIFICATION, kind_named, kind_of
+from eli.lab.experiments.run_config import describe
 from eli.lab.experiments.run_folder import RunError, RunFolder
 from eli.lab.experiments.runner import evaluate, run
 from eli.lab.experiments.speed import Speed
 from eli.lab.run_progress import watch_run
 
 
-def begin(overrides: Sequence[str], console: Console, *, tensorboard: bool = False) -> RunFolder:
+def begin(
+    overrides: Sequence[str], console: Console, *, kind: str = CLASSIFICATION, tensorboard: bool = False
+) -> RunFolder:
     """Start the run that `overrides` describe; if it was started before, go on with it.
 
     Args:
         overrides: What to run.
         console: For the progress.
+        kind: The kind of run.
         tensorboard: Whether to write files for TensorBoard into the run's folder, too.
 
     Raises:
         RunError: The folder holds another run.
     """
-    config = compose(overrides)
+    of = kind_named(kind)
+    config = of.compose(overrides)
     folder = RunFolder(config.out or default_folder(config))
     if folder.exists:
         facts = folder.facts()
-        if from_dict(facts["config"]).digest() != config.digest():
+        if kind_of(facts) is not of or of.from_dict(facts["config"]).digest() != config.digest():
             raise RunError(
                 f"{folder.path} holds another run ('eli show {folder.path}'); give out=DIR for a folder of its own"
             )
@@ -48,11 +53,11 @@ def begin(overrides: Sequence[str], console: Console, *, tensorboard: bool = Fal
         facts |= {"config": describe(config), "overrides": list(overrides)}
         bench, _ = _open(facts)
     else:
-        bench, speed = open_bench(config, speed=_speed_of(config))
+        bench, speed = of.open_bench(config, _speed_of(config))
         if config.start_from is not None:
-            _check_start(bench, speed)
-        facts = _facts(bench, speed, overrides)
-    _work(bench, folder, console, facts=facts, tensorboard=tensorboard)
+            _check_start(of, bench, speed)
+        facts = _facts(of, bench, speed, overrides)
+    _work(of, bench, folder, console, facts=facts, tensorboard=tensorboard)
     return folder
 
 
@@ -64,30 +69,33 @@ def go_on(folder: RunFolder, console: Console, *, tensorboard: bool = False) -> 
     """
     facts = folder.facts()
     _refuse_evaluation(folder, facts)
-    _work(_open(facts)[0], folder, console, facts=facts, tensorboard=tensorboard)
+    _work(kind_of(facts), _open(facts)[0], folder, console, facts=facts, tensorboard=tensorboard)
 
 
-def _open(facts: Mapping[str, Any], **changes: Any) -> tuple[Bench, Speed]:
-    config = from_dict(facts["config"])
+def _open(facts: Mapping[str, Any], **changes: Any) -> tuple[Any, Speed]:
+    of = kind_of(facts)
+    config = of.from_dict(facts["config"])
     config = dataclasses.replace(config, train=dataclasses.replace(config.train, **changes))
     if config.train.threads is None and "threads" in facts:
         # How sums are split over threads changes their rounding, and the numbers with it.
         torch.set_num_threads(facts["threads"])
-    return open_bench(config, speed=Speed(**facts["speed"]))
+    return of.open_bench(config, Speed(**facts["speed"]))
 
 
-def _speed_of(config: RunConfig) -> Speed | None:
+def _speed_of(config: Any) -> Speed | None:
     """The way of training of the run that the first task is taken from, where the user has no other wish."""
     if config.start_from is None or (config.train.precision, config.train.layout) != ("auto", "auto"):
         return None
     return Speed(**RunFolder(config.start_from).facts()["speed"])
 
 
-def _check_start(bench: Bench, speed: Speed) -> None:
+def _check_start(of: Kind, bench: Any, speed: Speed) -> None:
     other = RunFolder(str(bench.config.start_from))
     facts = other.facts()
-    mine = first_task(bench.config, bench.protocol.sizes[0], speed)
-    theirs = first_task(from_dict(facts["config"]), facts["sizes"][0], Speed(**facts["speed"]))
+    if kind_of(facts) is not of:
+        raise RunError(f"{other.path} is another kind of run")
+    mine = of.first_task(bench.config, bench.protocol.sizes[0], speed)
+    theirs = of.first_task(of.from_dict(facts["config"]), facts["sizes"][0], Speed(**facts["speed"]))
     different = [key for key, value in mine.items() if theirs[key] != value]
     if different:
         raise RunError(f"{other.path} has another first task: {', '.join(different)} differ")
@@ -105,7 +113,8 @@ def _refuse_evaluation(folder: RunFolder, facts: Mapping[str, Any]) -> None:
 
 
 def _work(
-    bench: Bench,
+    of: Kind,
+    bench: Any,
     folder: RunFolder,
     console: Console,
     *,
@@ -120,16 +129,17 @@ def _work(
         with watch_run(console if main else Console(quiet=True), len(bench.protocol.tasks)) as (show, say):
             if tensorboard and main:
                 with open_board(folder.path / "tensorboard") as board:
-                    run(bench, folder, board.beside(show), say, board.results)
+                    run(of, bench, folder, board.beside(show), say, board.results)
             else:
-                run(bench, folder, show, say)
+                run(of, bench, folder, show, say)
     bench.engine.wait()
     if not main:
         raise SystemExit(0)  # what follows, tables say, is for one process to do
 
 
-def _facts(bench: Bench, speed: Speed, overrides: Sequence[str]) -> dict[str, Any]:
+def _facts(of: Kind, bench: Any, speed: Speed, overrides: Sequence[str]) -> dict[str, Any]:
     return {
+        "kind": of.name,
         "overrides": list(overrides),
         "config": describe(bench.config),
         "classes": list(bench.data.classes),
@@ -159,7 +169,8 @@ def read_again(folder: RunFolder, overrides: Sequence[str], console: Console, *,
     """
     facts = folder.facts()
     _refuse_evaluation(folder, facts)
-    config = with_aligner(from_dict(facts["config"]), overrides)
+    of = kind_of(facts)
+    config = of.with_aligner(of.from_dict(facts["config"]), overrides)
     if name is not None and (Path(name).name != name or name == ".."):
         raise RunError(f"--name is the name of one folder, not {name!r}")
     if not folder.tasks():
@@ -171,11 +182,11 @@ def read_again(folder: RunFolder, overrides: Sequence[str], console: Console, *,
         target.write_facts({**facts, "config": describe(config), "evaluation": list(overrides)})
         bench, _ = _open(facts, devices=1)
         with watch_run(console, len(bench.protocol.tasks)) as (_, say):
-            evaluate(bench, folder, target, config.aligner, say)
+            evaluate(of, bench, folder, target, config.aligner, say)
     return target
 
 
-def default_folder(config: RunConfig) -> str:
+def default_folder(config: Any) -> str:
     """A folder for a run that was given none: its most telling settings, and a digest that tells it from all others."""
     split = config.protocol.name or f"first-{config.protocol.first}-then-{config.protocol.increment}"
     return f"out/{config.learner.name}-{config.data.name}-{split}-seed{config.seed}-{config.digest()[:6]}"

@@ -17,7 +17,7 @@ def memory_words(config: Mapping[str, Any]) -> str:
     memory = config["memory"]
     if memory["per_class"]:
         return f"{memory['per_class']} exemplars per class"
-    return f"{memory['budget']} exemplars" if memory["budget"] else "no exemplars"
+    return f"{memory['budget']} exemplars" if memory.get("budget") else "no exemplars"
 
 
 def learner_words(config: Mapping[str, Any]) -> str:
@@ -26,6 +26,8 @@ def learner_words(config: Mapping[str, Any]) -> str:
     from eli.lab.learners import LEARNERS
 
     learner = config["learner"]
+    if learner["name"] not in LEARNERS:  # of a detector: to ask for its options, torchvision would be needed
+        return str(learner["name"])
     defaults = LEARNERS[learner["name"]].defaults
     own = [
         f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}"

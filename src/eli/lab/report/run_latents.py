@@ -27,6 +27,7 @@ from eli.lab.report.runs import Run
 from eli.lab.tensor_file import DamagedRunError, read_tensors
 
 # Enough for means and histograms that look like those of all images, and a walk that fits into memory.
+_HEAD = "model.head."
 MEASURED_IMAGES = 2000
 
 
@@ -152,7 +153,7 @@ def _pairs(run: Run, number: int, current: TaskLatents) -> tuple[Tensor, Tensor]
 def _head(folder: RunFolder, number: int) -> nn.Module:
     """The head after a task, made from its weights alone: the backbone and the data are not needed here."""
     state, _, _ = folder.load_model(number)
-    weights = {name.removeprefix("head."): tensor for name, tensor in state.items() if name.startswith("head.")}
+    weights = {name.removeprefix(_HEAD): tensor for name, tensor in state.items() if name.startswith(_HEAD)}
     names = set(weights)
     if names == {"weight", "bias"}:
         classes, dim = weights["weight"].shape

@@ -12,10 +12,12 @@ from html import escape
 
 from eli.errors import EliError
 from eli.lab.evaluation.table import NEAREST_MEAN
+from eli.lab.experiments.kinds import kind_of
 from eli.lab.report.embedding import embed
 from eli.lab.report.latent_figure import latent_figure
 from eli.lab.report.page import pairs_html
 from eli.lab.report.run_curves import comparison_figure, curves_figure
+from eli.lab.report.run_detections import class_table, detects, pictures_piece
 from eli.lab.report.run_latents import RunPicture, run_picture
 from eli.lab.report.run_matrices import drift_figure, matrix_figure
 from eli.lab.report.run_readings import NOTE, ORACLE
@@ -88,7 +90,7 @@ def drift_topic(subject: Subject) -> Piece | None:
 def latents_topic(subject: Subject) -> Piece | None:
     """The latent space of the last task, energies and moves."""
     experiment = subject.experiment
-    if experiment.tasks < 2:
+    if experiment.tasks < 2 or detects(experiment):
         return None
     run = experiment.runs[0]
     subject.tell(f"{experiment.name}: mapping latents")
@@ -123,11 +125,21 @@ def _latent_drawings(subject: Subject, picture: RunPicture) -> Piece:
     )
 
 
+def detections_topic(subject: Subject) -> Piece | None:
+    """The precision of each class, and what was found on test images."""
+    experiment = subject.experiment
+    if not detects(experiment):
+        return None
+    piece = words([SORT], kind="note") + table(class_table(experiment))
+    pictures = pictures_piece(experiment)
+    return piece if pictures is None else piece + heading("On test images") + pictures
+
+
 def runs_topic(subject: Subject) -> Piece:
     """How to make the runs again: command, durations, configuration, environment."""
     experiment = subject.experiment
     facts = experiment.runs[0].facts
-    again = f"eli run {' '.join(map(str, facts.get('overrides', [])))}"
+    again = f"{kind_of(facts).command} {' '.join(map(str, facts.get('overrides', [])))}"
     command = Piece(f'<pre tabindex="0"><code>{escape(again)}</code></pre>')
     settings = {key: "–" if value is None else value for key, value in flat_config(experiment.config).items()}
     lists = boxed(
@@ -156,6 +168,7 @@ TOPICS: tuple[tuple[str, str, Callable[[Subject], Piece | None]], ...] = (
     ("matrices", "What becomes of each task", matrices_topic),
     ("drift", "Drift of old latents", drift_topic),
     ("latents", "Latent space before and after alignment", latents_topic),
+    ("detections", "What is found", detections_topic),
     ("runs", "How this was run", runs_topic),
 )
 """What is said about each experiment: identifier, heading, and what makes it (None where there is nothing to say)."""

@@ -18,7 +18,7 @@ from eli.lab.evaluation.catalogue import READINGS
 from eli.lab.evaluation.metrics import Summary, accuracy_matrix, curve, summarise
 from eli.lab.evaluation.scoring import Row
 from eli.lab.evaluation.table import HEAD
-from eli.lab.experiments.run_config import from_dict
+from eli.lab.experiments.kinds import kind_of
 from eli.lab.experiments.run_folder import RunError, RunFolder
 from eli.lab.experiments.words import protocol_words
 
@@ -174,7 +174,7 @@ def read_runs(folders: Sequence[RunFolder]) -> tuple[list[Experiment], list[str]
     for folder in folders:
         try:
             run = read_run(folder)
-            config = replace(from_dict(run.facts["config"]), seed=0, out=None)
+            config = replace(kind_of(run.facts).from_dict(run.facts["config"]), seed=0, out=None)
         except EliError as error:
             problems.append(str(error))
             continue

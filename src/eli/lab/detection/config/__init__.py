@@ -1,0 +1,1 @@
+"""The settings of `eli detect run` and their values, as files for hydra."""

@@ -1,0 +1,95 @@
+"""Pairs of region latents that aligners are fitted on: the same regions under the previous and the current detector.
+
+They come from training images of the new task with the boxes of its own classes; old images and test images never come
+here. Imported by whatever runs experiments with detectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor
+
+from eli.errors import OptionError
+from eli.lab.detection.evaluation.matching import overlaps
+from eli.lab.detection.models.detector import Detector
+from eli.lab.evaluation.errors import EvaluationError
+
+PER_IMAGE = 128
+"""A quarter of 512, as many regions on objects as the head of R50-C4 is trained on."""
+
+
+@torch.no_grad()
+def region_pairs(
+    previous: Detector,
+    current: Detector,
+    batches: Iterable[tuple[list[Tensor], list[Mapping[str, Tensor]]]],
+    *,
+    shared_backbone: bool = False,
+    seed: int,
+    per_image: int = PER_IMAGE,
+    threshold: float = 0.5,
+) -> tuple[Tensor, Tensor]:
+    """Latents of regions on objects of the new classes, row by row of the same region.
+
+    Regions are the annotated boxes and those of the current model's proposals that overlap one of them by `threshold`.
+    Each model looks through its own backbone, so that a pair differs by all the drift that a test image meets.
+
+    The authors' code differs in two things: it collects while it goes on training the current model, whose weights
+    drift away from those that are evaluated; here both models are in evaluation mode (and stay in it) and unchanged.
+    And it gives both heads the current backbone's features, so that drift of the backbone is not in the pairs;
+    `shared_backbone` does that.
+
+    Args:
+        previous: The detector before the task.
+        current: The detector after it.
+        batches: Images of the new task, as the detector takes them, and their targets with "boxes" of new classes.
+        shared_backbone: Whether the previous model's head sees the current backbone's features.
+        seed: Of the choice where an image has more regions than `per_image`.
+        per_image: Most regions of an image.
+        threshold: Least overlap (intersection over union) of a proposal with an annotated box.
+
+    Returns:
+        Latents (P, D) under the previous and under the current model, in main memory.
+
+    Raises:
+        EvaluationError: There is no box on any image.
+        OptionError: `per_image` is below 1.
+    """
+    if per_image < 1:
+        raise OptionError(f"per_image must be at least 1, got {per_image}")
+    previous.eval(), current.eval()
+    generator = torch.Generator().manual_seed(seed)
+    pairs: list[tuple[Tensor, Tensor]] = []
+    for images, targets in batches:
+        seen, placed = current.transform(images, [{"boxes": target["boxes"]} for target in targets])
+        features = current.features(seen.tensors)
+        proposals, _ = current.propose(seen, features)
+        rois = [
+            _on_objects(regions, target["boxes"], most=per_image, threshold=threshold, generator=generator)
+            for regions, target in zip(proposals, placed, strict=True)
+        ]
+        if not any(len(image) for image in rois):
+            continue
+        others = features if shared_backbone else previous.features(seen.tensors)
+        before = previous.read(others, rois, seen.image_sizes).latents
+        after = current.read(features, rois, seen.image_sizes).latents
+        pairs.append((before.cpu(), after.cpu()))
+    if not pairs:
+        raise EvaluationError("no image has a box of a new class: give images of the new task with their annotations")
+    z_prev, z_cur = (torch.cat(side) for side in zip(*pairs, strict=True))
+    return z_prev, z_cur
+
+
+def _on_objects(proposals: Tensor, boxes: Tensor, *, most: int, threshold: float, generator: torch.Generator) -> Tensor:
+    """The boxes and the proposals that overlap them; if these are too many, some of them, drawn at random."""
+    boxes = boxes.to(proposals)
+    if not len(boxes):
+        return boxes
+    best, _ = overlaps(proposals, boxes)
+    found = torch.cat([boxes, proposals[best >= threshold]])
+    if len(found) <= most:
+        return found
+    chosen = torch.randperm(len(found), generator=generator)[:most].sort().values
+    return found[chosen.to(found.device)]

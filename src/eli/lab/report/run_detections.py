@@ -1,0 +1,129 @@
+"""What detection runs have of their own in a report: the precision of each class, and test images with what was found.
+
+Imported by `run_sections.py`.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Sequence
+from html import escape
+from typing import TYPE_CHECKING
+
+from eli.lab.experiments.kinds import DETECTION
+from eli.lab.report.page import Cell, Grid
+from eli.lab.report.run_readings import FREE_ELI, ORACLE, best, marked
+from eli.lab.report.run_tables import value_cell
+from eli.lab.report.runs import Experiment
+from eli.lab.report.sections import Piece, boxed, joined, words
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from eli.lab.detection.evaluation.average_precision import Detections
+    from eli.lab.detection.experiments.pictures import KeptPicture
+
+LEAST_SCORE = 0.3
+"""Detections of lower scores are not drawn."""
+
+
+def detects(experiment: Experiment) -> bool:
+    """Whether these are runs of detectors."""
+    return experiment.runs[0].facts.get("kind") == DETECTION
+
+
+def class_table(experiment: Experiment) -> Grid:
+    """Average precision of each class after the last finished task: base, ELI, and the best label-free ELI."""
+    free = best(experiment, FREE_ELI)
+    readings = [name for name in ("base", ORACLE, free) if name and experiment.values(name) is not None]
+    names = experiment.runs[0].facts["classes"][: sum(experiment.sizes[: experiment.tasks])]
+    precisions = [run.tasks[-1]["average_precision"] for run in experiment.runs]
+    task_of = [number for number, size in enumerate(experiment.sizes, start=1) for _ in range(size)]
+    rows = [
+        [
+            Cell.words(str(name)),
+            Cell(str(task_of[label]), task_of[label]),
+            *(value_cell(_values(precisions, reading, label)) for reading in readings),
+        ]
+        for label, name in enumerate(names)
+    ]
+    caption = f"Average precision of each class after task {experiment.tasks}, in %"
+    return Grid(caption, ["class", "task", *(marked(name) for name in readings)], rows)
+
+
+def _values(precisions: Sequence[dict[str, list[float | None]]], reading: str, label: int) -> list[float] | None:
+    """One for each run; None if a run has none: there is no such object in its test images."""
+    values = [each[reading][label] for each in precisions if reading in each]
+    known = [100 * value for value in values if value is not None]
+    return known if len(known) == len(precisions) else None
+
+
+def pictures_piece(experiment: Experiment) -> Piece | None:
+    """Test images of the last task with what was found on them, before and after alignment."""
+    from eli.lab.detection.experiments.pictures import SHOWN, read_pictures
+
+    run = experiment.runs[0]
+    folder = run.folder.task(experiment.tasks - 1)
+    try:
+        pictures = read_pictures(folder)
+    except FileNotFoundError:
+        return None
+    names = [str(name) for name in run.facts["classes"]]
+    known = sum(experiment.sizes[: experiment.tasks - 1])
+    note = (
+        f"Seed {run.seed}, after task {experiment.tasks}: the first test images that show an old object. Solid boxes: "
+        f"detections with a score of at least {LEAST_SCORE:g}, old classes in one colour, new ones in the other. "
+        "Dashed: what is there."
+    )
+    rows = []
+    for number, picture in enumerate(pictures, start=1):
+        panels = [
+            _panel(picture, picture.found[reading], f"Image {number}, {marked(reading)}", names, known)
+            for reading in SHOWN
+            if reading in picture.found
+        ]
+        rows.append(boxed(joined(panels), "panels"))
+    return words([note], kind="note") + joined(rows)
+
+
+def _panel(picture: KeptPicture, found: Detections, title: str, names: Sequence[str], known: int) -> Piece:
+    """One image with the boxes of one reading, as a drawing that carries its picture in itself."""
+    _, height, width = picture.image.shape
+    shown = [
+        (box.tolist(), int(label), float(score))
+        for box, label, score in zip(found.boxes, found.labels, found.scores, strict=True)
+        if float(score) >= LEAST_SCORE
+    ]
+    said = ", ".join(f"{names[label]} {score:.2f}" for _, label, score in shown) or "nothing"
+    there = ", ".join(names[int(label)] for label in picture.objects.labels) or "nothing"
+    alternative = f"{title}: found {said}; there is {there}"
+    marks = "".join(_rectangle(box.tolist(), "there") for box in picture.objects.boxes)
+    for box, label, score in shown:
+        kind = "old" if label < known else "new"
+        marks += _rectangle(box, kind) + _label(box, f"{names[label]} {score:.2f}", kind, size=max(width, height) / 18)
+    drawing = (
+        f'<svg class="picture" viewBox="0 0 {width} {height}" role="img" aria-label="{escape(alternative)}">'
+        f'<image href="{_data(picture.image)}" width="{width}" height="{height}"/>{marks}</svg>'
+    )
+    return Piece(f"<figure>{drawing}<figcaption>{escape(title)}</figcaption></figure>")
+
+
+def _rectangle(box: Sequence[float], kind: str) -> str:
+    left, top, right, bottom = box
+    place = f'x="{left:.1f}" y="{top:.1f}" width="{right - left:.1f}" height="{bottom - top:.1f}"'
+    return f'<rect class="{kind}" {place}/>'
+
+
+def _label(box: Sequence[float], text: str, kind: str, *, size: float) -> str:
+    # Inside of the box: above it, a label at the upper edge of an image would be cut off.
+    place = f'x="{box[0] + 1:.1f}" y="{box[1] + size:.1f}" font-size="{size:.1f}"'
+    return f'<text class="{kind}" {place}>{escape(text)}</text>'
+
+
+def _data(image: Tensor) -> str:
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    Image.fromarray(image.permute(1, 2, 0).numpy()).save(buffer, format="PNG", optimize=True)
+    return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"

@@ -1,0 +1,139 @@
+import numpy as np
+import pytest
+import torch
+
+from eli.lab.data.dataset import ImageData
+from eli.lab.data.digits import load_digits_dataset
+from eli.lab.data.errors import DataError
+from eli.lab.detection.data import scenes
+from eli.lab.detection.data.scenes import INK, digit_scenes, ink_of, make_scenes, paste
+
+
+@pytest.fixture(scope="module")
+def made():
+    return digit_scenes((120, 40), side=96, seed=3)
+
+
+def test_scenes_have_one_to_four_digits_inside_of_the_canvas(made):
+    for split, count in zip(made, (120, 40), strict=True):
+        assert len(split) == len(split.objects) == count
+        assert split.images.shape == (count, 3, 96, 96)
+        assert split.image(5).dtype == torch.uint8
+        assert not split.flips
+        counts = {len(objects) for objects in split.objects}
+        assert counts == {1, 2, 3, 4}
+        for objects in split.objects:
+            assert (objects.boxes >= 0).all()
+            assert (objects.boxes <= 96).all()
+            sides = objects.boxes[:, 2:] - objects.boxes[:, :2]
+            assert (sides[:, 1] >= 12).all()
+            assert (sides <= 50).all()
+            assert not objects.difficult.any()
+
+
+def test_classes_are_about_even(made):
+    counts = torch.cat([objects.labels for objects in made[0].objects]).bincount(minlength=10)
+    assert len(counts) == 10
+    assert counts.max() - counts.min() <= 4
+
+
+def test_digits_overlap_now_and_then_but_little(made):
+    # Here, because it can be imported only once the package has supplied the operators that may be missing.
+    from torchvision.ops import box_iou
+
+    overlaps = []
+    for objects in made[0].objects:
+        pairs = box_iou(objects.boxes, objects.boxes).fill_diagonal_(0)
+        overlaps += pairs.flatten().tolist()
+    assert 0 < max(overlaps) <= 0.2
+
+
+def test_the_seed_decides_everything(made, untouched_random_state):
+    again = digit_scenes((15, 9), side=96, seed=3)
+    other = digit_scenes((15, 9), side=96, seed=4)
+    for one, two, three in zip(made, again, other, strict=True):
+        # The first scenes do not depend on how many follow.
+        assert torch.equal(one.images[: len(two)], two.images)
+        for first, second in zip(one.objects, two.objects, strict=False):
+            assert torch.equal(first.boxes, second.boxes)
+            assert torch.equal(first.labels, second.labels)
+        assert (two.images != three.images).flatten(1).any(dim=1).all()
+
+
+def test_training_scenes_show_training_digits_and_test_scenes_test_digits(monkeypatch):
+    wide, tall = torch.zeros(10, 1, 8, 8, dtype=torch.uint8), torch.zeros(10, 1, 8, 8, dtype=torch.uint8)
+    wide[:, :, 3:5], tall[:, :, :, 3:5] = 255, 255
+    labels = torch.arange(10)
+    data = ImageData("bars", wide, labels, tall, labels, tuple("0123456789"))
+    monkeypatch.setattr(scenes, "load_digits_dataset", lambda: data)
+    train, test = digit_scenes((20, 20), side=96, seed=0)
+    for split, wider in ((train, True), (test, False)):
+        sides = torch.cat([objects.boxes[:, 2:] - objects.boxes[:, :2] for objects in split.objects])
+        assert ((sides[:, 0] > sides[:, 1]) == wider).all()
+
+
+def test_training_and_test_digits_are_different_ones():
+    data = load_digits_dataset()
+    train = {image.numpy().tobytes() for image in data.train_images}
+    assert not train & {image.numpy().tobytes() for image in data.test_images}
+
+
+def test_boxes_are_tight_around_the_ink():
+    generator = np.random.default_rng(0)
+    digits = load_digits_dataset().train_images[:60, 0].numpy()
+    for digit in digits:
+        ink = ink_of(digit, int(generator.integers(16, 41)), generator)
+        strong = ink >= INK
+        assert strong[0].any()
+        assert strong[-1].any()
+        assert strong[:, 0].any()
+        assert strong[:, -1].any()
+        canvas = np.full((96, 96, 3), 120, dtype=np.float32)
+        paste(canvas, ink, (20, 31), generator)
+        rows, columns = np.nonzero(np.abs(canvas - 120).max(axis=2) > 10)
+        height, width = ink.shape
+        assert (columns.min(), rows.min(), columns.max() + 1, rows.max() + 1) == (20, 31, 20 + width, 31 + height)
+
+
+def test_a_box_holds_more_contrast_than_the_ground(made):
+    """The pixels in a box vary more than those of a scene elsewhere: the boxes are where the digits are."""
+    inside, outside = [], []
+    for image, objects in zip(made[0].images.float(), made[0].objects, strict=True):
+        covered = torch.zeros(96, 96, dtype=torch.bool)
+        for x1, y1, x2, y2 in objects.boxes.int().tolist():
+            covered[y1:y2, x1:x2] = True
+            inside.append(float(image[:, y1:y2, x1:x2].std(dim=(1, 2)).mean()))
+        outside.append(float(image[:, ~covered].std(dim=1).mean()))
+    assert np.mean(inside) > 1.3 * np.mean(outside)
+
+
+def test_scrambled_digits_keep_their_ink_and_lose_their_shape():
+    generator = np.random.default_rng(0)
+    digit = load_digits_dataset().train_images[0, 0].numpy()
+    scrambled = scenes._scrambled(digit, generator)
+    assert sorted(scrambled.flatten()) == sorted(digit.flatten())
+    assert (scrambled != digit).mean() > 0.3
+
+
+def test_labels_can_be_renumbered_and_rows_kept(made):
+    train = made[0]
+    place = torch.arange(9, -1, -1)
+    turned = train.renumbered(place)
+    assert all((9 - a.labels == b.labels).all() for a, b in zip(train.objects, turned.objects, strict=True))
+    kept = train.keep(torch.tensor([7, 2]))
+    assert len(kept) == 2
+    assert torch.equal(kept.image(0), train.image(7))
+    assert torch.equal(kept.objects[1].boxes, train.objects[2].boxes)
+
+
+@pytest.mark.parametrize(("count", "side"), [(0, 96), (1, 47)])
+def test_scenes_that_cannot_be_are_refused(count, side):
+    with pytest.raises(DataError, match="at least 1 scene of 48 pixels"):
+        make_scenes(
+            torch.zeros(1, 1, 8, 8, dtype=torch.uint8), torch.zeros(1, dtype=torch.int64), count, side=side, seed=0
+        )
+
+
+def test_the_smallest_canvas_has_room():
+    train, _ = digit_scenes((150, 1), side=48, seed=0)
+    assert all(len(objects) >= 1 for objects in train.objects)

@@ -1,0 +1,83 @@
+"""The settings of detection runs: what the files say is what the learners publish, and mistakes are named."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from eli.lab.detection.data.open import DETECTION_DATASETS
+from eli.lab.detection.experiments.config import TREE, compose, from_dict, with_aligner
+from eli.lab.detection.learners import LEARNERS
+from eli.lab.detection.models import DETECTORS
+from eli.lab.experiments.config_errors import ConfigError
+from eli.lab.experiments.run_config import describe
+
+
+def test_every_part_has_a_file():
+    assert set(TREE.choices("learner")) == set(LEARNERS)
+    assert set(TREE.choices("data")) == set(DETECTION_DATASETS)
+    assert set(TREE.choices("model")) == set(DETECTORS)
+
+
+@pytest.mark.parametrize("name", sorted(LEARNERS))
+def test_files_have_the_learners_own_values(name):
+    # The seed follows from the run's.
+    published = {key: value for key, value in LEARNERS[name].defaults.items() if key != "seed"}
+    assert compose([f"learner={name}"]).learner.options == published
+
+
+@pytest.mark.parametrize("preset", ["smoke", "small", "paper"])
+@pytest.mark.parametrize("data", DETECTION_DATASETS)
+def test_every_preset_takes_every_data_set(preset, data, tmp_path):
+    path = [f"data.path={tmp_path}"] if data in ("voc", "coco") else []
+    config = compose([f"preset={preset}", f"data={data}", *path])
+    assert config.data.name == data
+    assert (config.data.scenes is None) == (data != "digit-scenes" or preset == "paper")
+    assert config.model.name == ("resnet50-c4" if preset == "paper" else "tiny-c4")
+    assert from_dict(describe(config)) == config
+
+
+def test_only_learners_that_replay_keep_images():
+    kept = {name: compose([f"learner={name}"]).memory.per_class for name in LEARNERS}
+    assert {name for name, count in kept.items() if count} == {"ore", "iod"}
+    assert compose(["learner=iod", "memory.per_class=3"]).memory.per_class == 3
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        ("learner=icarl", "no learner 'icarl'"),
+        ("learner.warp=3", "has no setting 'learner.warp'.*warp_every"),
+        ("train.devices=2", "one device"),
+        ("data=voc", r"data=voc needs data.path"),
+        ("model.nms=0", "nms"),
+        ("aligner.space=logits", "no setting 'aligner.space'"),
+        ("evaluation=coco", "no evaluation 'coco'"),
+        ("data.scenes=[3]", "scenes.*a list of 2 whole numbers"),
+        ("data.scenes=[3,0]", "scenes"),
+    ],
+)
+def test_mistakes_are_named(typed, message):
+    with pytest.raises(ConfigError, match=message):
+        compose([typed])
+
+
+def test_another_aligner_changes_nothing_else():
+    config = compose(["learner=ilod"])
+    changed = with_aligner(config, ["aligner.steps=3", "aligner=shared-backbone"])
+    assert (changed.aligner.steps, changed.aligner.shared_backbone) == (3, True)
+    assert dataclasses.replace(changed, aligner=config.aligner) == config
+    assert changed.training_digest() == config.training_digest()
+    assert changed.digest() != config.digest()
+    with pytest.raises(ConfigError, match=r"train.epochs cannot change"):
+        with_aligner(config, ["train.epochs=3"])
+
+
+def test_first_tasks_differ_in_what_decides_them():
+    def first(*typed):
+        return compose(list(typed)).first_task()
+
+    assert first("learner=ilod", "train.epochs=3") == first("learner=finetune", "aligner.steps=4")
+    assert first("train.first_epochs=3") != first()
+    assert first("seed=1") != first()

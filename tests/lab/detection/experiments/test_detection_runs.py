@@ -1,0 +1,139 @@
+"""Whole runs of detectors on real scenes: every learner, interruptions, evaluations, what is shared, what is shown."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from eli.errors import OptionError
+from eli.lab.cli import main
+from eli.lab.detection.evaluation.readings import REGION_READINGS
+from eli.lab.detection.experiments.pictures import read_pictures
+from eli.lab.experiments.kinds import DETECTION
+from eli.lab.experiments.run_folder import RunError, RunFolder
+from eli.lab.experiments.session import begin, go_on, read_again
+
+
+class StopError(Exception):
+    """Stands for a kill."""
+
+
+def rows(folder):
+    return folder.gather().rows
+
+
+@pytest.mark.parametrize("learner", ["finetune", "joint", "ilod", "faster-ilod", "ore"])
+def test_every_learner_learns_two_tasks(quick, tmp_path, console, learner):
+    folder = begin([*quick, f"learner={learner}", f"out={tmp_path / 'run'}"], console, kind=DETECTION)
+    _check(folder)
+
+
+def test_iod(iod):
+    _check(iod)
+    assert any(name.startswith("store.") for name in iod.load_model(1)[0])
+
+
+def _check(folder):
+    found = rows(folder)
+    assert [row.reading for row in found if row.task == 1] == ["base"]
+    assert sorted(row.reading for row in found if row.task == 2) == sorted(REGION_READINGS)
+    assert {row.classifier for row in found} == {"detector"}
+    tasks = folder.gather().tasks
+    assert len(tasks[1]["average_precision"]["base"]) == 10
+    assert {"train", "extract", "fit", "readings"} <= tasks[1]["seconds"].keys()
+    assert len(read_pictures(folder.task(1))) > 0
+    assert folder.facts()["kind"] == DETECTION
+
+
+@pytest.mark.parametrize("place", [(0, 1, 2), (1, 0, 1), (1, "last", 1)])
+def test_an_interrupted_run_ends_in_the_same_numbers(quick, iod, tmp_path, console, monkeypatch, place):
+    """The last place is within fine-tuning; iOD keeps images, so its state is more than its weights."""
+    typed = [*quick, "learner=iod", "learner.warp_every=2", "train.checkpoint_minutes=0", f"out={tmp_path / 'run'}"]
+    save = RunFolder.save_progress
+    seen = []
+
+    def stop(self, number, state, facts):
+        save(self, number, state, facts)
+        seen.append(facts["epoch"])
+        task, epoch, step = place
+        # Fine-tuning comes after the two epochs of learning that the second task has.
+        wanted = facts["epoch"] >= 2 if epoch == "last" else facts["epoch"] == epoch
+        if number == task and wanted and facts["step"] == step:
+            raise StopError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "save_progress", stop)
+        with pytest.raises(StopError):
+            begin(typed, console, kind=DETECTION)
+    folder = RunFolder(tmp_path / "run")
+    go_on(folder, console)
+    assert rows(folder) == rows(iod)
+
+
+def test_another_evaluation_trains_nothing(iod, tmp_path, console):
+    shutil.copytree(iod.path, tmp_path / "run")
+    folder = RunFolder(tmp_path / "run")
+    before = {file: file.stat().st_mtime_ns for file in folder.path.glob("**/model.safetensors")}
+    target = read_again(folder, ["aligner.steps=5", "aligner=shared-backbone"], console)
+    assert {file: file.stat().st_mtime_ns for file in folder.path.glob("**/model.safetensors")} == before
+    assert len(rows(target)) == len(rows(folder))
+    with pytest.raises(RunError, match="'eli evaluate"):
+        go_on(target, console)
+
+
+def test_learners_share_a_first_task(quick, tmp_path, console):
+    first = begin([*quick, "learner=finetune", f"out={tmp_path / 'a'}"], console, kind=DETECTION)
+    typed = [*quick, f"start_from={first.path}"]
+    other = begin([*typed, "learner=ilod", f"out={tmp_path / 'b'}"], console, kind=DETECTION)
+    assert rows(other)[0] == rows(first)[0]
+    with pytest.raises(RunError, match="another first task: learner differ"):
+        begin([*typed, "learner=iod", f"out={tmp_path / 'c'}"], console, kind=DETECTION)
+
+
+def test_what_cannot_be_done_is_said_before_anything_is_written(quick, tmp_path, console):
+    with pytest.raises(OptionError, match=r"memory.per_class=10"):
+        begin([*quick, "learner=iod", "memory=none", f"out={tmp_path / 'run'}"], console, kind=DETECTION)
+    with pytest.raises(OptionError, match="temperature"):
+        begin([*quick, "learner=iod", "learner.temperature=-1", f"out={tmp_path / 'run'}"], console, kind=DETECTION)
+    assert not (tmp_path / "run").exists()
+
+
+def test_commands(iod, capsys, tmp_path):
+    assert main(["detect", "show", str(iod.path), "--details"]) == 0
+    text = capsys.readouterr().out
+    assert "mean average precision" in text
+    assert "iod on digit-scenes, 5+5" in text
+    assert main(["list", str(iod.path.parent)]) == 0
+    assert "iod" in capsys.readouterr().out
+    assert main(["detect", "resume", str(iod.path)]) == 0
+    assert main(["detect", "run", "--keys"]) == 0
+    assert "learner.warp_every=20" in capsys.readouterr().out
+    assert main(["detect", "run", "learner=icarl"]) == 1
+    assert "no learner 'icarl'" in capsys.readouterr().err
+
+
+def test_a_classification_run_is_not_gone_on_with_as_detection(iod, console):
+    with pytest.raises(RunError, match="holds another run"):
+        begin(["data=digits", f"out={iod.path}"], console)
+
+
+def test_report(iod, tmp_path, capsys):
+    page = tmp_path / "report.html"
+    assert main(["report", str(iod.path), "--out", str(page)]) == 0
+    text = page.read_text(encoding="utf-8")
+    assert text.count('<svg class="picture"') == 3 * len(read_pictures(iod.task(1)))
+    assert text.count('role="img" aria-label="Image') == text.count('<svg class="picture"')
+    assert "Average precision of each class after task 2" in text
+    assert "eli detect run" in text
+    # Every picture is in the page itself.
+    assert text.count('<image href="data:image/png;base64,') == text.count('<svg class="picture"')
+    assert main(["report", str(iod.path), "--format", "csv"]) == 0
+    assert "eli/by-prediction" in capsys.readouterr().out
+
+
+def test_facts_are_plain(iod):
+    facts = json.loads((iod.path / "run.json").read_text())
+    assert facts["config"]["evaluation"] == {"method": "area", "overlap": 0.5}
+    assert facts["sizes"] == [5, 5]

@@ -1,0 +1,154 @@
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from eli.lab.detection.learners import Stage
+from eli.lab.detection.learners.iod import _narrowed
+from eli.lab.detection.learners.losses import softened_divergence
+from eli.lab.detection.models.passes import roi_losses
+
+WARP = "roi_heads.box_head.stage.0.conv2.weight"
+
+
+def moved(before, model):
+    after = model.state_dict()
+    return [name for name, value in before.items() if not torch.equal(value, after[name])]
+
+
+@pytest.mark.parametrize("reads", ["student", "own"])
+def test_its_terms_are_those_of_the_paper(make, batch, train, reads):
+    learner = make("iod", options={"distillation": 0.3, "temperature": 2.0, "features": 1.5, "teacher_reads": reads})
+    train(learner, *batch(3))
+    torch.manual_seed(5)
+    terms = learner(*batch(3))
+    torch.manual_seed(5)
+    look = learner.model.look(*batch(3))
+    features = learner.teacher.features(look.images.tensors)
+    source = look.features if reads == "student" else features
+    theirs = learner.teacher.read(source, look.rois, look.images.image_sizes)
+    plain = roi_losses(look)
+    divergence = softened_divergence(look.outputs.logits, theirs.logits, old=2, temperature=2.0)
+    assert {name: term.item() for name, term in terms.items()} == pytest.approx(
+        {
+            "objectness": look.region_losses["objectness"].item(),
+            "region_box": look.region_losses["region_box"].item(),
+            "classification": 0.7 * plain["classification"].item(),
+            "box": 0.7 * plain["box"].item(),
+            "old_features": 1.5 * F.mse_loss(look.features, features).item(),
+            "old_logits": 0.3 * divergence.item(),
+            "old_boxes": 0.3 * F.mse_loss(look.outputs.deltas, theirs.deltas).item(),
+        },
+        rel=1e-5,
+    )
+
+
+@pytest.mark.parametrize("tasks", [(2,), (2, 1)])
+def test_task_steps_move_everything_but_the_warp_layer(make, batch, train, tasks):
+    learner = make("iod", tasks)
+    before = copy.deepcopy(learner.model.state_dict())
+    train(learner, *batch(sum(tasks)))
+    assert set(before) - set(moved(before, learner.model)) == {WARP}
+
+
+def test_without_warp_steps_in_the_first_task_the_layer_trains_as_any_other(make, batch, train):
+    learner = make("iod", (2,), options={"warp_first_task": False, "warp_every": 1})
+    warp_steps = []
+    learner.warp_step = lambda *_, **__: warp_steps.append(1)
+    before = copy.deepcopy(learner.model.state_dict())
+    train(learner, *batch(1, 2))
+    assert WARP in moved(before, learner.model)
+    assert not warp_steps
+    assert (learner.store.rows >= 0).any()
+
+
+def test_a_warp_step_is_plain_descent_of_the_warp_layer_alone(make, batch):
+    learner = make("iod")
+    learner.train()
+    before = copy.deepcopy(learner.model)
+    torch.manual_seed(6)
+    learner.warp_step(*batch(1, 2, 3), rate=0.5)
+    assert moved(before.state_dict(), learner.model) == [WARP]
+    assert all(p.grad is None for p in learner.model.parameters())
+    torch.manual_seed(6)
+    losses = roi_losses(before.look(*batch(1, 2, 3)))
+    (gradient,) = torch.autograd.grad(losses["classification"] + losses["box"], before.warp_parameters())
+    assert torch.allclose(learner.model.get_parameter(WARP), before.get_parameter(WARP) - 0.5 * gradient, atol=1e-7)
+    assert gradient.abs().sum() > 0
+
+
+def test_warp_steps_come_every_so_many_steps_with_a_few_stored_images(make, batch):
+    learner = make("iod", options={"warp_every": 3, "warp_images": 2})
+    images, targets = batch(1, 2, 3)
+    seen = []
+
+    def fetch(rows):
+        return [images[row % 3] for row in rows], [targets[row % 3] for row in rows]
+
+    def note(images, targets, *, rate):
+        seen.append((step, len(images), rate))
+
+    learner.warp_step = note
+    for step in range(1, 8):
+        learner.after_step(step, torch.arange(3) + 3 * step, targets, fetch, 0.25)
+    assert seen == [(3, 2, 0.25), (6, 2, 0.25)]
+    assert learner.store.rows.shape == (3, 10)
+    assert (learner.store.rows >= 0).sum() == 21
+
+
+def test_fine_tuning_neither_stores_nor_warps_nor_moves_the_warp_layer(make, batch, train):
+    learner = make("iod", options={"warp_every": 1})
+    learner.begin_stage(Stage("fine-tune", "balanced", 0.2, 0.02))
+    before = copy.deepcopy(learner.model.state_dict())
+    train(learner, *batch(1, 2, 3))
+    assert WARP not in moved(before, learner.model)
+    assert (learner.store.rows == -1).all()
+
+
+def test_the_store_grows_with_the_classes_and_keeps_old_images(make, batch, train):
+    learner = make("iod", (2,))
+    train(learner, *batch(1, 2))
+    before = learner.store.rows.clone()
+    learner.grow(1)
+    assert torch.equal(learner.store.rows[:2], before)
+    assert learner.store.rows.shape == (3, 10)
+
+
+def test_an_interrupted_task_goes_on_as_if_it_had_not_been(make, batch):
+    images, targets = batch(1, 2, 3)
+
+    def fetch(rows):
+        return [images[row] for row in rows], [targets[row] for row in rows]
+
+    def steps(learner, numbers):
+        learner.train()
+        for step in numbers:
+            # The loop seeds each step by itself; the store's choices must not depend on anything but its own state.
+            torch.manual_seed(step)
+            optimizer = torch.optim.SGD(learner.groups(), lr=0.01)
+            optimizer.zero_grad()
+            torch.stack([*learner(images, targets).values()]).sum().backward()
+            learner.before_step()
+            optimizer.step()
+            learner.after_step(step, torch.arange(3), targets, fetch, 0.01)
+
+    options = {"warp_every": 2, "warp_images": 2}
+    whole, half, resumed = (make("iod", options=options) for _ in range(3))
+    steps(whole, range(1, 5))
+    steps(half, range(1, 3))
+    resumed.load_state(copy.deepcopy(half.state()))
+    steps(resumed, range(3, 5))
+    assert all(torch.equal(value, resumed.state()[name]) for name, value in whole.state().items())
+
+
+def test_only_the_last_regions_of_each_class_count_in_a_warp_step(make, batch):
+    look = make("iod").model.look(*batch(3))
+    labels = torch.zeros_like(look.labels)
+    labels[[1, 4, 6]] = 3
+    few = _narrowed(replace(look, labels=labels), 2)
+    kept = [len(labels) - 2, len(labels) - 1, 4, 6]
+    assert few.labels.tolist() == [0, 0, 3, 3]
+    assert torch.equal(few.outputs.logits, look.outputs.logits[kept])
+    assert torch.equal(few.regression_targets, look.regression_targets[kept])
