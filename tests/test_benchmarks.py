@@ -21,6 +21,7 @@ FOLDER = Path(__file__).parents[1] / "benchmarks"
         "input.py --batch 4 --rounds 1 --pictures 2",
         "train.py --model resnet14 --batch 4 --rounds 1",
         "nms.py --rounds 1 --boxes 20 --maps 2x4x4",
+        "detect.py --models tiny-c4 --side 64 --images 1 --rounds 1",
     ],
 )
 def test_prints_a_table(command):
