@@ -50,6 +50,15 @@ def test_a_task_sees_its_own_boxes_and_fine_tuning_those_of_all_classes(quick):
         assert shown >= min(3, len(bench.rows(range(label, label + 1))))
 
 
+def test_a_backbone_from_scratch_has_no_frozen_statistics(quick):
+    bench, _ = open_bench(compose([*quick, "learner=finetune", "model=resnet18-c4"]))
+    learner = bench.learner()
+    learner.grow(2)
+    names = {type(module).__name__ for module in learner.model.modules()}
+    assert "GroupNorm" in names
+    assert "FrozenBatchNorm2d" not in names
+
+
 def test_joint_sees_everything(quick):
     bench, _, course = course_of(quick, 1, "learner=joint")
     seen = [int(row) for batch in course.begin_epoch(0)[1] for row in batch.rows]

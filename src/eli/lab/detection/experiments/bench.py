@@ -18,6 +18,7 @@ from eli.lab.data.protocol import Protocol
 from eli.lab.detection.data.open import open_detection_data
 from eli.lab.detection.data.split import DetectionData
 from eli.lab.detection.data.tasks import task_rows
+from eli.lab.detection.evaluation.coco_average_precision import require_coco
 from eli.lab.detection.experiments.config import DetectionConfig
 from eli.lab.detection.learners import LEARNERS, DetectionLearner, make_detection_learner
 from eli.lab.detection.models import make_detector, settings_of
@@ -94,6 +95,8 @@ class DetectionBench:
             usual = settings_of(model.name)
             for name in ("proposals_train", "proposals_test"):
                 given[name] = (max(model.proposals, getattr(usual, name)[0]), model.proposals)
+        # Frozen statistics of a backbone that was never trained would be those of no data at all.
+        given["normalisation"] = "group" if model.weights is None else "frozen"
         return given | {"unknown": kind.needs_unknown}
 
 
@@ -124,8 +127,11 @@ def open_bench(config: DetectionConfig, speed: Speed | None = None) -> tuple[Det
 
     Raises:
         DataError: The data cannot be had, or their classes do not split into these tasks.
+        MissingExtraError: COCO's numbers are asked for, and what computes them is not installed.
         OptionError: The learner or the detector does not take these options.
     """
+    if config.evaluation.coco:
+        require_coco()
     train, settings = config.train, config.data
     if train.threads is not None:
         torch.set_num_threads(train.threads)
