@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from eli.errors import OptionError
+from eli.lab.learners.with_teacher import WithTeacher
 from eli.lab.models.blocks import Backbone
 from eli.lab.models.classifier import Classifier
 from eli.lab.models.heads import CosineHead, LinearHead, SplitCosineHead
@@ -30,7 +31,7 @@ class Loss(NamedTuple):
     """Of all classes seen so far, (N, classes)."""
 
 
-class Learner(nn.Module):
+class Learner(WithTeacher):
     """A class-incremental learner; `forward` is its loss on a batch.
 
     For every task: `grow` makes the model ready for its classes, `imprint` may start their prototypes at the mean
@@ -118,24 +119,6 @@ class Learner(nn.Module):
             balanced: Gives batches of a set with equal shares of old and new classes, on the learner's device.
             rate: The learning rate as a share of its first value.
         """
-
-    def train(self, mode: bool = True) -> Self:
-        """Training or evaluation mode; the teacher always stays in evaluation mode."""
-        super().train(mode)
-        if self.teacher is not None:
-            self.teacher.eval()
-        return self
-
-    def state(self) -> dict[str, Tensor]:
-        """What changes while a task is learned: everything but the teacher."""
-        return {name: value for name, value in self.state_dict().items() if not name.startswith("teacher.")}
-
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Take over what `state` gave."""
-        missing, unexpected = self.load_state_dict(state, strict=False)
-        missing = [name for name in missing if not name.startswith("teacher.")]
-        if missing or unexpected:
-            raise OptionError(f"a state that does not fit: lacks {missing[:3]}, has {unexpected[:3]} too many")
 
     def _grow_backbone(self) -> None:
         """Surgery on the backbone before a task; most learners go on with the one they have."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,7 @@ from eli.errors import OptionError
 from eli.lab.detection.learners.options import checked_options
 from eli.lab.detection.models.detector import Detector
 from eli.lab.detection.models.passes import Look, roi_losses
+from eli.lab.learners.with_teacher import WithTeacher
 
 Targets = list[dict[str, Tensor]]
 Fetch = Callable[[Tensor], tuple[list[Tensor], Targets]]
@@ -45,7 +46,7 @@ class Stage:
 _LEARN = Stage("learn", "task")
 
 
-class DetectionLearner(nn.Module):
+class DetectionLearner(WithTeacher):
     """A class-incremental learner of a detector; `forward` is its loss on a batch.
 
     For every task: `grow` makes the detector ready for its classes, then for each of the task's `stages` the loop
@@ -148,24 +149,6 @@ class DetectionLearner(nn.Module):
                 may know of: those of all classes that it has seen.
             rate: The learning rate of the step.
         """
-
-    def train(self, mode: bool = True) -> Self:
-        """Training or evaluation mode; the teacher always stays in evaluation mode."""
-        super().train(mode)
-        if self.teacher is not None:
-            self.teacher.eval()
-        return self
-
-    def state(self) -> dict[str, Tensor]:
-        """What changes while a task is learned: everything but the teacher."""
-        return {name: value for name, value in self.state_dict().items() if not name.startswith("teacher.")}
-
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Take over what `state` gave to a learner that has grown in the same way."""
-        missing, unexpected = self.load_state_dict(state, strict=False)
-        missing = [name for name in missing if not name.startswith("teacher.")]
-        if missing or unexpected:
-            raise OptionError(f"a state that does not fit: lacks {missing[:3]}, has {unexpected[:3]} too many")
 
 
 class FineTuned(DetectionLearner):
