@@ -1,4 +1,4 @@
-"""What the tests of the core share: small problems of drift, and models with a head."""
+"""What tests share: small problems of drift, models with a head, and the settings of a detection run of seconds."""
 
 from __future__ import annotations
 
@@ -56,6 +56,18 @@ def shift(pairs):
 def short_energy(pairs):
     """A fitted energy aligner, after few iterations."""
     return eli.EnergyAligner(hidden=(8, 8), iterations=20, learning_rate=1e-2, steps=5).fit_latents(*pairs)
+
+
+QUICK_DETECTION = ("preset=smoke", "protocol=5+5", "data.scenes=[16,14]", "data.image_size=64", "model.min_size=64")
+QUICK_DETECTION += ("model.anchors=[16,32]", "model.rois=16", "model.proposals=12", "train.first_epochs=2")
+QUICK_DETECTION += ("train.epochs=2", "train.batch_size=4", "train.learning_rate=0.01", "aligner.iterations=10")
+QUICK_DETECTION += ("aligner.steps=2",)
+
+
+@pytest.fixture(scope="session")
+def quick_detection():
+    """What to type for a real detection run that takes seconds: few small scenes, a step or two of everything."""
+    return QUICK_DETECTION
 
 
 @pytest.fixture

@@ -133,22 +133,47 @@ QUICK = ("data=digits", "protocol.first=4", "protocol.increment=3", "data.limit=
 QUICK += ("train.epochs=2", "aligner.iterations=20", "aligner.steps=3", "aligner.step_size=0.5")
 
 
+# Reports depend on the browser, so that none is made where nothing opens it.
+
+
 @pytest.fixture(scope="session")
-def reports(browser, tmp_path_factory) -> dict[str, Path]:
-    """The report of a two-task experiment and that of two class-incremental ones; not made where nothing opens them."""
-    folder = tmp_path_factory.mktemp("reports")
-    assert main(["toy", "--seeds", "2", "--iterations", "100", "--out", str(folder / "toy")]) == 0
+def toy_report(browser, tmp_path_factory) -> Path:
+    """Of a two-task experiment."""
+    folder = tmp_path_factory.mktemp("toy")
+    assert main(["toy", "--seeds", "2", "--iterations", "100", "--out", str(folder)]) == 0
+    return folder / "report.html"
+
+
+@pytest.fixture(scope="session")
+def runs_report(browser, tmp_path_factory) -> Path:
+    """Of two class-incremental experiments."""
+    folder = tmp_path_factory.mktemp("runs")
     for learner in ("icarl", "lucir"):
-        assert main(["run", *QUICK, f"learner={learner}", f"out={folder / 'runs' / learner}"]) == 0
-    experiments, _ = read_runs(find_runs([folder / "runs"]))
-    return {
-        "toy": folder / "toy" / "report.html",
-        "runs": write_run_report(experiments, folder / "runs" / "report.html"),
-    }
+        assert main(["run", *QUICK, f"learner={learner}", f"out={folder / learner}"]) == 0
+    experiments, _ = read_runs(find_runs([folder]))
+    return write_run_report(experiments, folder / "report.html")
+
+
+@pytest.fixture(scope="session")
+def detection_report(browser, tmp_path_factory, quick_detection) -> Path:
+    """Of a detector that learned two tasks."""
+    if importlib.util.find_spec("torchvision") is None:
+        pytest.skip("the extra detection is not installed")
+    folder = tmp_path_factory.mktemp("detection")
+    assert main(["detect", "run", *quick_detection, "learner=finetune", f"out={folder / 'run'}"]) == 0
+    experiments, _ = read_runs(find_runs([folder]))
+    return write_run_report(experiments, folder / "report.html")
+
+
+@pytest.fixture(params=["toy", "runs", "detection"])
+def page(request, browser) -> Browser:
+    """A browser that has one of the reports open."""
+    browser.open(request.getfixturevalue(f"{request.param}_report"))
+    return browser
 
 
 @pytest.fixture(params=["toy", "runs"])
-def page(request, browser, reports) -> Browser:
-    """A browser that has one of the reports open."""
-    browser.open(reports[request.param])
+def walk_page(request, browser) -> Browser:
+    """The same for the reports of latents that walk, step by step."""
+    browser.open(request.getfixturevalue(f"{request.param}_report"))
     return browser

@@ -12,7 +12,7 @@ from types import ModuleType
 from rich.console import Console
 
 import eli
-from eli.lab.commands import data, detect, evaluate, list, report, reproduce, resume, run, show, toy
+from eli.lab.commands import data, detect, evaluate, export, list, report, reproduce, resume, run, show, toy
 from eli.lab.data.errors import DataError
 from eli.lab.pages import PageError
 
@@ -26,6 +26,7 @@ _COMMANDS: dict[str, ModuleType] = {
     "report": report,
     "reproduce": reproduce,
     "detect": detect,
+    "export": export,
     "data": data,
 }
 

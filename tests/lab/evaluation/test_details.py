@@ -7,18 +7,16 @@ from eli.lab.evaluation.results import Results
 from eli.lab.evaluation.scoring import Row
 
 
-def row(task, reading, accuracy, by_task, **others):
+def row(task, reading, accuracy, by_task, classifier="fc", **others):
     parts = {"old": None, "new": None, "among_old": None, "gate_accuracy": None, "aligned_share": 0.0}
-    return Row(
-        task=task, reading=reading, classifier="fc", label_free=reading == "base", accuracy=accuracy, by_task=by_task,
-        **(parts | others),
-    )  # fmt: skip
+    parts |= {"label_free": reading == "base", "classifier": classifier}
+    return Row(task=task, reading=reading, accuracy=accuracy, by_task=by_task, **(parts | others))
 
 
-def shown(results):
+def shown(results, **options):
     stream = io.StringIO()
     console = Console(file=stream, width=120)
-    for table in details(results):
+    for table in details(results, **options):
         console.print(table)
     return " ".join(stream.getvalue().split())
 
@@ -44,3 +42,13 @@ def test_a_run_of_one_task_has_no_drift():
     text = shown(Results(facts={}, rows=[row(1, "base", 0.9, (0.9,))], tasks=[{"task": 1, "drift": {}}]))
     assert "distance" not in text
     assert "base 90.0" in text
+
+
+def test_detectors_have_average_precisions():
+    rows = [row(1, "base", 0.9, (0.9,), "detector"), row(2, "base", 0.5, (0.4, 0.6), "detector")]
+    tasks = [{"task": 1, "drift": {}}, {"task": 2, "drift": {}}]
+    text = shown(Results(facts={}, rows=rows, tasks=tasks), classifier="detector")
+    assert "mean average precision after each task, in %" in text
+    assert "base: mean average precision on the classes of each task, in %" in text
+    assert "accuracy" not in text
+    assert "test images" not in text

@@ -136,7 +136,17 @@ def test_plan_table_says_what_is_unknown(tmp_path):
         ("langevin protocol=equal-5", "is not part of this experiment"),
         ("toy data=cifar100", "does not take data=cifar100"),
         ("compute learner=icarl", "does not take learner=icarl"),
-        ("table2", "no detector"),
+        ("table2 toy", "a command of its own, without toy"),
+        ("all table2", "a command of its own, without all"),
+        ("table2 learner=icarl", "no learner 'icarl'"),
+        ("table2 data=digits", "Did you mean 'digit-scenes'"),
+        ("table2 protocol=half-5", "such as 15\\+5"),
+        ("table2 protocol=10", "such as 15\\+5"),
+        ("table2 data=coco data.path=. ", "has no usual splits"),
+        ("table2 data=digit-scenes,voc2007", "one data set at a time"),
+        ("table2 train.epoch=3", "train.epochs"),
+        ("table2 mixup=1", "'eli detect run'"),
+        ("table2 learner.warp_every=2", "'joint' has no setting"),
     ],
 )
 def test_mistakes(tmp_path, words, message):

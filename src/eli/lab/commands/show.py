@@ -31,13 +31,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default="fc",
         help="fc: the model's own head, and prototypes; nearest-mean: of exemplars (default: fc)",
     )
-    parser.add_argument("--details", action="store_true", help="also every task, accuracy matrices and drift")
+    parser.add_argument(
+        "--details", action="store_true", help="also every task, accuracy matrices and drift; of detectors every class"
+    )
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write the table into this markdown page")
     parser.add_argument("--section", help="the section of that page to write it to (default: made from the run)")
 
 
 def run(args: argparse.Namespace, console: Console) -> None:
     """Print the table."""
+    from eli.lab.evaluation.class_details import class_details
     from eli.lab.evaluation.details import details
     from eli.lab.evaluation.table import HEAD, NEAREST_MEAN, summary_markdown
     from eli.lab.experiments.kinds import DETECTION
@@ -52,9 +55,13 @@ def run(args: argparse.Namespace, console: Console) -> None:
         around_section(args.markdown, section)
     summaries = print_runs(folders, console, classifiers=classifiers)
     if args.details:
-        detects = folders[0].facts().get("kind") == DETECTION
         for folder in folders:
-            for table in details(folder.gather(), classifier="detector" if detects else args.classifier):
+            facts, results = folder.facts(), folder.gather()
+            detects = facts.get("kind") == DETECTION
+            tables = list(details(results, classifier="detector" if detects else args.classifier))
+            if detects:
+                tables += class_details(results, facts["classes"])
+            for table in tables:
                 console.print(table)
     if args.markdown:
         update_section(args.markdown, section, summary_markdown(summaries, classifiers=classifiers))

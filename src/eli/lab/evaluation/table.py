@@ -14,6 +14,7 @@ from rich.text import Text
 
 from eli.lab.evaluation.catalogue import READINGS
 from eli.lab.evaluation.metrics import METRICS, Summary
+from eli.lab.evaluation.terms import DETECTED, terms_of
 
 COLUMNS = {
     "average": "average",
@@ -34,7 +35,6 @@ HEAD = ("fc", "prototypes", "detector")
 NEAREST_MEAN = ("nearest-mean",)
 
 _MARK = "†"
-_NOTE = f"{_MARK} uses test labels: it knows of each test sample whether its class is old"
 
 
 def summary_table(runs: Sequence[Sequence[Summary]], *, title: str = "", classifiers: Sequence[str] = HEAD) -> Table:
@@ -45,7 +45,7 @@ def summary_table(runs: Sequence[Sequence[Summary]], *, title: str = "", classif
         title: Shown above.
         classifiers: Which classifiers' rows to show: `HEAD` or `NEAREST_MEAN`.
     """
-    caption = f"{_terms(runs)}\n{_NOTE}"
+    caption = f"{_terms(runs)}\n{_note(runs)}"
     table = Table(
         title=Text(title, style="bold") if title else None,
         caption=Text(caption),
@@ -65,7 +65,7 @@ def summary_table(runs: Sequence[Sequence[Summary]], *, title: str = "", classif
         if group != names[0]:
             table.add_row(Text(group, style="italic"))
         for name in names:
-            cells = [_marked(name), *_cells(runs, name, classifiers)]
+            cells = [marked(name), *_cells(runs, name, classifiers)]
             table.add_row(
                 *(Text(cell.replace("± ", "±")) for cell in cells), style="bold" if name.startswith("eli/") else None
             )
@@ -95,7 +95,7 @@ def summary_markdown(runs: Sequence[Sequence[Summary]], *, classifiers: Sequence
                 *_cells(runs, name, classifiers, _WIDE),
             ]
             lines.append(f"| {' | '.join(cells)} |")
-    lines += ["", f"{_terms(runs)}. {_NOTE}.", ""]
+    lines += ["", f"{_terms(runs)}. {_note(runs)}.", ""]
     lines += [f"- {heading}: `{METRICS[name][0]}`: {METRICS[name][1]}." for name, heading in _WIDE.items()]
     return "\n".join(lines) + "\n"
 
@@ -126,13 +126,22 @@ def _cell(values: Sequence[float | None], *, runs: int) -> str:
     return f"{mean} ± {statistics.stdev(known):.1f}" if runs > 1 else mean
 
 
-def _marked(name: str) -> str:
+def marked(name: str) -> str:
+    """The name of a reading, with a mark where it uses test labels."""
     return name if READINGS[name].label_free else f"{name} {_MARK}"
 
 
+def _detects(runs: Sequence[Sequence[Summary]]) -> bool:
+    return terms_of(summary.classifier for run in runs for summary in run) is DETECTED
+
+
+def _note(runs: Sequence[Sequence[Summary]]) -> str:
+    told = DETECTED.told if _detects(runs) else "of each test sample whether its class is old"
+    return f"{_MARK} uses test labels: it knows {told}"
+
+
 def _terms(runs: Sequence[Sequence[Summary]]) -> str:
-    detects = any(summary.classifier == "detector" for run in runs for summary in run)
-    what = "accuracy is mean average precision over classes, in %" if detects else "accuracy in %"
+    what = "accuracy is mean average precision over classes, in %" if _detects(runs) else "accuracy in %"
     if len(runs) == 1:
         return f"{what}; one run, so no spread can be given"
     return f"{what}; mean ± sample standard deviation over {len(runs)} runs"

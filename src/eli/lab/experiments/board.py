@@ -7,16 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eli.errors import EliError
 from eli.lab.evaluation.results import Results
 from eli.lab.experiments.loop import Moment
+from eli.lab.extras import MissingExtraError
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
-
-
-class MissingExtraError(EliError):
-    """A part of the bench needs a package that is not installed; the message says which."""
 
 
 class Board:

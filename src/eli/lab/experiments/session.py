@@ -179,8 +179,8 @@ def read_again(folder: RunFolder, overrides: Sequence[str], console: Console, *,
     if target.exists and target.facts()["config"]["aligner"] != describe(config)["aligner"]:
         raise RunError(f"{target.path} is another evaluation; give another --name")
     with target.locked():
-        target.write_facts({**facts, "config": describe(config), "evaluation": list(overrides)})
         bench, _ = _open(facts, devices=1)
+        target.write_facts({**facts, "config": describe(config), "evaluation": list(overrides)})
         with watch_run(console, len(bench.protocol.tasks)) as (_, say):
             evaluate(of, bench, folder, target, config.aligner, say)
     return target

@@ -13,6 +13,15 @@ from importlib import resources
 from typing import Any
 
 _LEARNERS = {"icarl": "iCaRL", "lucir": "LUCIR", "aanet": "AANet"}
+_DETECTORS = {
+    "joint": "All 20",
+    "finetune": "Std Training",
+    "ilod": "Shmelkov et al.",
+    "faster-ilod": "Faster ILOD",
+    "ore": "ORE",
+    "iod": "iOD",
+    "iod+eli": "iOD + ELI",
+}
 _DATA = {"cifar100": "cifar100", "imagenet100": "imagenet_subset"}
 _ABLATIONS = {
     "langevin": "table3_langevin_steps",
@@ -37,8 +46,26 @@ class Printed:
     gain: float | None = None
 
 
+@dataclass(frozen=True)
+class PrintedPrecision:
+    """Printed average precisions of a detector in percent; None where the paper prints none.
+
+    Args:
+        old: Mean of the printed precisions of the classes of the first task.
+        new: Mean of those of the second.
+        all: Mean over all classes, as printed.
+    """
+
+    old: float | None = None
+    new: float | None = None
+    all: float | None = None
+
+
 NOTHING = Printed()
 """What there is for an experiment that the paper does not have."""
+
+NO_PRECISION = PrintedPrecision()
+"""The same for a detector."""
 
 
 @cache
@@ -60,6 +87,40 @@ def table1(learner: str, data: str, protocol: str) -> Printed:
         return NOTHING
     aligned = f"{name}+ELI"
     return Printed(table["rows"][name][column], table["rows"][aligned][column], table["printed_gains"][aligned][column])
+
+
+def table2(learner: str, protocol: str) -> PrintedPrecision:
+    """Table 2: incremental detection on VOC 2007, after the second task.
+
+    Args:
+        learner: A detection learner of the bench, or `iod+eli`.
+        protocol: `10+10`, `15+5` or `19+1`.
+
+    Example:
+        >>> table2("iod", "15+5")
+        PrintedPrecision(old=71.73, new=55.9, all=67.8)
+        >>> table2("iod", "5+5")
+        PrintedPrecision(old=None, new=None, all=None)
+    """
+    rows = numbers()["table2_incremental_detection"]["settings"].get(protocol, {})
+    row = rows.get(_DETECTORS.get(learner, ""))
+    return NO_PRECISION if row is None else PrintedPrecision(row["mean_old"], row["mean_new"], row["mAP_printed"])
+
+
+def table2_protocols() -> tuple[str, ...]:
+    """The splits of Table 2, in its order."""
+    return tuple(numbers()["table2_incremental_detection"]["settings"])
+
+
+def table2_gain(protocol: str) -> Printed:
+    """Table 2: mean average precision of iOD without and with ELI, and the gain as printed.
+
+    Example:
+        >>> table2_gain("15+5")
+        Printed(base=67.8, aligned=74.8, gain=7.0)
+    """
+    gain = numbers()["table2_printed_gains"].get(protocol)
+    return Printed(table2("iod", protocol).all, table2("iod+eli", protocol).all, gain)
 
 
 def ablation_values(name: str) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Figures of accuracies of runs: task by task, and experiments beside each other. Imported by `run_sections.py`."""
+"""Figures of the main number of runs: task by task, experiments beside each other. Imported by `run_sections.py`."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from eli.lab.report.figure import LEGEND_ABOVE, Figure, Spec, axis, floats, layo
 from eli.lab.report.run_readings import (
     FREE_ELI,
     MASK,
-    NOTE,
     ORACLE,
     Line,
     best,
     lines,
     marked,
+    note,
 )
-from eli.lab.report.runs import Experiment
+from eli.lab.report.runs import Experiment, measure_of
 from eli.lab.report.spread import deviation, mean_text
 
 _LABEL_WIDTH = 20
@@ -47,7 +47,7 @@ def _band(means: Sequence[float], spreads: Sequence[float], tasks: Sequence[int]
 
 def curves_figure(experiment: Experiment) -> Figure:
     """Accuracy on all classes seen, after each task, of the readings that matter most."""
-    tasks = list(range(1, experiment.tasks + 1))
+    tasks, measure = list(range(1, experiment.tasks + 1)), experiment.terms.measure
     classes = list(accumulate(experiment.sizes))[: experiment.tasks]
     data: list[Spec] = []
     said: list[str] = []
@@ -80,20 +80,21 @@ def curves_figure(experiment: Experiment) -> Figure:
             "data": data,
             "layout": layout(
                 xaxis=axis("task", tickvals=tasks, range=[0.8, max(tasks) + 0.2], showgrid=False, zeroline=False),
-                yaxis=axis("accuracy (%)", zeroline=False),
+                yaxis=axis(f"{measure} (%)", zeroline=False),
                 legend=LEGEND_ABOVE,
             ),
         },
-        f"Line chart of the accuracy in % on all classes seen so far after tasks 1 to {experiment.tasks}. "
+        f"Line chart of the {measure} in % on all classes seen so far after tasks 1 to {experiment.tasks}. "
         f"{'; '.join(said)}.",
-        f"Accuracy on the test images of all classes seen so far, after each task. Nothing is aligned after the first "
-        f"task.{spread} {NOTE} The best label-free readings were chosen by these very numbers.",
+        f"{measure.capitalize()} {experiment.terms.seen}, after each task. Nothing is aligned after the first "
+        f"task.{spread} {note([experiment])} The best label-free readings were chosen by these very numbers.",
         kind="curves",
     )
 
 
 def comparison_figure(experiments: Sequence[Experiment]) -> Figure:
     """Average accuracy of the main readings of each experiment, one line of dots for each."""
+    measure = measure_of(experiments)
     rows = list(range(len(experiments)))
     looks = (("base", "before", "circle"), (ORACLE, "accent", "circle-open"), (MASK, "class-1", "diamond-open"))
     chosen: list[dict[str, str | None]] = [
@@ -140,14 +141,15 @@ def comparison_figure(experiments: Sequence[Experiment]) -> Figure:
         {
             "data": data,
             "layout": layout(
-                xaxis=axis("average accuracy (%)", zeroline=False),
+                xaxis=axis(f"average {measure} (%)", zeroline=False),
                 yaxis=axis(
                     tickvals=rows, ticktext=labels, ticksuffix="  ", range=[len(rows) - 0.5, -0.5], zeroline=False
                 ),
                 legend=LEGEND_ABOVE,
             ),
         },
-        f"Dot plot of the average accuracy in % of each experiment. {'; '.join(said)}.",
-        f"Average accuracy over tasks, the first included; bars: one standard deviation over the seeds. {NOTE}",
+        f"Dot plot of the average {measure} in % of each experiment. {'; '.join(said)}.",
+        f"Average {measure} over tasks, the first included; bars: one standard deviation over the seeds. "
+        f"{note(experiments)}",
         kind="tall" if len(experiments) > 5 else "",
     )

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
-from eli.lab.experiments.kinds import DETECTION
 from eli.lab.report.page import Cell, Grid
 from eli.lab.report.run_readings import FREE_ELI, ORACLE, best, marked
 from eli.lab.report.run_tables import value_cell
@@ -26,11 +25,6 @@ if TYPE_CHECKING:
 
 LEAST_SCORE = 0.3
 """Detections of lower scores are not drawn."""
-
-
-def detects(experiment: Experiment) -> bool:
-    """Whether these are runs of detectors."""
-    return experiment.runs[0].facts.get("kind") == DETECTION
 
 
 def class_table(experiment: Experiment) -> Grid:
@@ -72,9 +66,8 @@ def pictures_piece(experiment: Experiment) -> Piece | None:
     names = [str(name) for name in run.facts["classes"]]
     known = sum(experiment.sizes[: experiment.tasks - 1])
     note = (
-        f"Seed {run.seed}, after task {experiment.tasks}: the first test images that show an old object. Solid boxes: "
-        f"detections with a score of at least {LEAST_SCORE:g}, old classes in one colour, new ones in the other. "
-        "Dashed: what is there."
+        f"Seed {run.seed}, after task {experiment.tasks}: the first test images that show an old object, with "
+        f"detections that have a score of at least {LEAST_SCORE:g}."
     )
     rows = []
     for number, picture in enumerate(pictures, start=1):
@@ -84,7 +77,14 @@ def pictures_piece(experiment: Experiment) -> Piece | None:
             if reading in picture.found
         ]
         rows.append(boxed(joined(panels), "panels"))
-    return words([note], kind="note") + joined(rows)
+    return words([note], kind="note") + _key() + joined(rows)
+
+
+def _key() -> Piece:
+    """What the boxes stand for."""
+    meanings = {"old": "found, of an old class", "new": "found, of a new class", "there": "what is there"}
+    items = "".join(f'<li class="{kind}">{escape(text)}</li>' for kind, text in meanings.items())
+    return Piece(f'<ul class="key">{items}</ul>')
 
 
 def _panel(picture: KeptPicture, found: Detections, title: str, names: Sequence[str], known: int) -> Piece:
@@ -98,13 +98,15 @@ def _panel(picture: KeptPicture, found: Detections, title: str, names: Sequence[
     said = ", ".join(f"{names[label]} {score:.2f}" for _, label, score in shown) or "nothing"
     there = ", ".join(names[int(label)] for label in picture.objects.labels) or "nothing"
     alternative = f"{title}: found {said}; there is {there}"
-    marks = "".join(_rectangle(box.tolist(), "there") for box in picture.objects.boxes)
-    for box, label, score in shown:
+    boxes, labels = "".join(_rectangle(box.tolist(), "there") for box in picture.objects.boxes), ""
+    # The best last, and names after all boxes: where they meet, what comes later covers what came before.
+    for box, label, score in sorted(shown, key=lambda each: each[2]):
         kind = "old" if label < known else "new"
-        marks += _rectangle(box, kind) + _label(box, f"{names[label]} {score:.2f}", kind, size=max(width, height) / 18)
+        boxes += _rectangle(box, kind)
+        labels += _label(box, f"{names[label]} {score:.2f}", kind, of=(width, height))
     drawing = (
         f'<svg class="picture" viewBox="0 0 {width} {height}" role="img" aria-label="{escape(alternative)}">'
-        f'<image href="{_data(picture.image)}" width="{width}" height="{height}"/>{marks}</svg>'
+        f'<image href="{_data(picture.image)}" width="{width}" height="{height}"/>{boxes}{labels}</svg>'
     )
     return Piece(f"<figure>{drawing}<figcaption>{escape(title)}</figcaption></figure>")
 
@@ -112,12 +114,18 @@ def _panel(picture: KeptPicture, found: Detections, title: str, names: Sequence[
 def _rectangle(box: Sequence[float], kind: str) -> str:
     left, top, right, bottom = box
     place = f'x="{left:.1f}" y="{top:.1f}" width="{right - left:.1f}" height="{bottom - top:.1f}"'
-    return f'<rect class="{kind}" {place}/>'
+    # Twice: pictures are light here and dark there, and every colour needs an edge to be seen on all of them.
+    return f'<rect class="edge" {place}/><rect class="{kind}" {place}/>'
 
 
-def _label(box: Sequence[float], text: str, kind: str, *, size: float) -> str:
-    # Inside of the box: above it, a label at the upper edge of an image would be cut off.
-    place = f'x="{box[0] + 1:.1f}" y="{box[1] + size:.1f}" font-size="{size:.1f}"'
+def _label(box: Sequence[float], text: str, kind: str, *, of: tuple[int, int]) -> str:
+    """In an upper corner of the box, the one that leaves more room before the edge of the picture cuts it off."""
+    left, top, right, _ = box
+    width, height = of
+    size = max(of) / 22
+    at_left = left + right < width
+    x, anchor = (left + size / 6, "start") if at_left else (right - size / 6, "end")
+    place = f'x="{x:.1f}" y="{min(top + size, height - size / 4):.1f}" font-size="{size:.1f}" text-anchor="{anchor}"'
     return f'<text class="{kind}" {place}>{escape(text)}</text>'
 
 

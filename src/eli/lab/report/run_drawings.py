@@ -74,7 +74,7 @@ def draw_curves(experiment: Experiment) -> Figure:
     tasks = range(1, experiment.tasks + 1)
     for line in lines(experiment):
         _line(axes, tasks, experiment.curves(line.reading), label=line.label, colour=line.colour, dash=line.dash)
-    _plain(axes, x="task", y="accuracy on all classes seen (%)")
+    _plain(axes, x="task", y=f"{experiment.terms.measure} on all classes seen (%)")
     axes.set_xticks(tasks)
     axes.legend(fontsize=8, frameon=False)
     return figure
@@ -98,7 +98,8 @@ def draw_trade_off(experiment: Experiment) -> Figure | None:
             axes.annotate(marked(name), (x, y), away, textcoords="offset points", ha="center", fontsize=7)
     if not seen:
         return None
-    _plain(axes, x="accuracy on old classes (%)", y="accuracy on new classes (%)")
+    measure = experiment.terms.measure
+    _plain(axes, x=f"{measure} on old classes (%)", y=f"{measure} on new classes (%)")
     axes.legend(fontsize=8, frameon=False)
     return figure
 
@@ -126,7 +127,7 @@ def draw_matrices(experiment: Experiment) -> Figure:
         axes.set_xticks(ticks, [str(tick + 1) for tick in ticks])
         axes.set_yticks(ticks, [str(tick + 1) for tick in ticks])
         axes.set_title(marked(name), fontsize=10, color=light("ink"))
-        axes.set(xlabel="test images of task", ylabel="after task")
+        axes.set(xlabel=f"{experiment.terms.of_task} of task", ylabel="after task")
         axes.spines[:].set_visible(False)
     return figure
 

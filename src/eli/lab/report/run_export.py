@@ -12,7 +12,7 @@ from eli.lab.evaluation.statistics import paired_difference
 from eli.lab.evaluation.table import HEAD, NEAREST_MEAN
 from eli.lab.report.page import Grid
 from eli.lab.report.run_paper import TITLE, paper_notes, paper_table
-from eli.lab.report.run_readings import MARK, NOTE
+from eli.lab.report.run_readings import MARK, note
 from eli.lab.report.run_tables import COLUMNS, comparison_table, metric_notes, readings_table
 from eli.lab.report.runs import Experiment
 from eli.lab.report.spread import CONFIDENCE, deviation
@@ -48,7 +48,7 @@ def markdown(experiments: Sequence[Experiment]) -> str:
         lines += [f"| {' | '.join(markdown_cell(cell.text) for cell in row)} |" for row in grid.rows]
         lines += [""]
     lines += [f"- {markdown_cell(note)}" for note in paper_notes(experiments)]
-    return "\n".join([*lines, "", f"{NOTE} {markdown_cell(metric_notes())}"]) + "\n"
+    return "\n".join([*lines, "", f"{note(experiments)} {markdown_cell(metric_notes(experiments))}"]) + "\n"
 
 
 def latex(experiments: Sequence[Experiment]) -> str:
@@ -57,7 +57,7 @@ def latex(experiments: Sequence[Experiment]) -> str:
     for title, grid in _grids(experiments):
         # What a reading is, is said in the text of a paper and not in its tables.
         keep = [number for number, name in enumerate(grid.header) if name not in ("what it is", "test labels")]
-        lines += ["\\begin{table}", f"\\caption{{{latex_text(f'{title}. {grid.caption}. {NOTE}')}}}"]
+        lines += ["\\begin{table}", f"\\caption{{{latex_text(f'{title}. {grid.caption}. {note(experiments)}')}}}"]
         lines += [f"\\begin{{tabular}}{{l{'r' * (len(keep) - 1)}}}", "\\toprule"]
         lines += [_latex_row([grid.header[number] for number in keep]), "\\midrule"]
         lines += [_latex_row([row[number].text for number in keep]) for row in grid.rows]

@@ -17,7 +17,8 @@ NUMBERED_TASKS = 11
 
 
 def matrix_figure(experiment: Experiment, reading: str) -> Figure:
-    """Accuracy on the test images of each task (across) after each task (down)."""
+    """Accuracy on what each task brought (across) after each task (down)."""
+    terms = experiment.terms
     matrix = experiment.matrix(reading)
     tasks = [str(number) for number in range(1, len(matrix) + 1)]
     numbers = len(matrix) <= NUMBERED_TASKS
@@ -50,14 +51,15 @@ def matrix_figure(experiment: Experiment, reading: str) -> Figure:
                     "x": 0.02,
                     "y": 0.98,
                 },
-                xaxis=axis("test images of task", type="category", showgrid=False),
+                xaxis=axis(f"{terms.of_task} of task", type="category", showgrid=False),
                 yaxis=axis("after task", type="category", autorange="reversed", showgrid=False),
                 margin={"l": 8, "r": 8, "t": 34, "b": 8},
             ),
         },
-        f"Accuracy matrix of {marked(reading)} in %. Each task when it was learned: {learned}. The same tasks after "
-        f"the last one: {last}.",
-        f"{marked(reading)}: down a column one sees what becomes of a task's images as further tasks are learned.",
+        f"{terms.measure.capitalize()} matrix of {marked(reading)} in %. Each task when it was learned: {learned}. The "
+        f"same tasks after the last one: {last}.",
+        f"{marked(reading)}: down a column one sees what becomes of a task's {terms.of_task.removeprefix('test ')} as "
+        "further tasks are learned.",
         kind="matrix",
     )
 

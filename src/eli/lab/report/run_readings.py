@@ -13,7 +13,6 @@ ORACLE = "eli/oracle"
 MASK = "oracle-mask"
 PREVIOUS = "previous-model"
 MARK = "†"
-NOTE = f"{MARK} uses test labels: it knows of each test image whether its class is old."
 
 ORACLE_CONTROLS = tuple(name for name, entry in READINGS.items() if entry.group == "controls, oracle")
 FREE_ELI = tuple(name for name, entry in READINGS.items() if "eli" in name.split("/") and entry.label_free)
@@ -63,8 +62,14 @@ def marked(reading: str) -> str:
     return reading if READINGS[reading].label_free else f"{reading} {MARK}"
 
 
+def note(experiments: Iterable[Experiment]) -> str:
+    """What the mark means: what readings that have it are told."""
+    told = " or ".join(dict.fromkeys(each.terms.told for each in experiments))
+    return f"{MARK} uses test labels: it knows {told}."
+
+
 def best(experiment: Experiment, readings: Iterable[str]) -> str | None:
-    """The one with the highest mean of the average accuracy; None if no run has any of them."""
+    """The one with the highest mean of the average over tasks; None if no run has any of them."""
     means = {name: statistics.fmean(values) for name in readings if (values := experiment.values(name)) is not None}
     return max(means, key=lambda name: means[name]) if means else None
 

@@ -17,10 +17,10 @@ from eli.lab.report.embedding import embed
 from eli.lab.report.latent_figure import latent_figure
 from eli.lab.report.page import pairs_html
 from eli.lab.report.run_curves import comparison_figure, curves_figure
-from eli.lab.report.run_detections import class_table, detects, pictures_piece
+from eli.lab.report.run_detections import class_table, pictures_piece
 from eli.lab.report.run_latents import RunPicture, run_picture
 from eli.lab.report.run_matrices import drift_figure, matrix_figure
-from eli.lab.report.run_readings import NOTE, ORACLE
+from eli.lab.report.run_readings import ORACLE, note
 from eli.lab.report.run_summary import run_summary
 from eli.lab.report.run_tables import comparison_table, durations_table, metric_notes, readings_table
 from eli.lab.report.run_trade_off import trade_off_figure
@@ -55,7 +55,7 @@ def readings_topic(subject: Subject) -> Piece:
     """The table of all readings."""
     experiment = subject.experiment
     piece = words([SORT], kind="note") + table(readings_table(experiment))
-    piece += words([f"{NOTE} {metric_notes()}"], kind="note after")
+    piece += words([f"{note([experiment])} {metric_notes([experiment])}"], kind="note after")
     if experiment.summaries(NEAREST_MEAN):
         means = table(readings_table(experiment, NEAREST_MEAN))
         piece += folded("The same with the nearest mean of exemplars as classifier", means)
@@ -90,7 +90,7 @@ def drift_topic(subject: Subject) -> Piece | None:
 def latents_topic(subject: Subject) -> Piece | None:
     """The latent space of the last task, energies and moves."""
     experiment = subject.experiment
-    if experiment.tasks < 2 or detects(experiment):
+    if experiment.tasks < 2 or experiment.detects:
         return None
     run = experiment.runs[0]
     subject.tell(f"{experiment.name}: mapping latents")
@@ -128,7 +128,7 @@ def _latent_drawings(subject: Subject, picture: RunPicture) -> Piece:
 def detections_topic(subject: Subject) -> Piece | None:
     """The precision of each class, and what was found on test images."""
     experiment = subject.experiment
-    if not detects(experiment):
+    if not experiment.detects:
         return None
     piece = words([SORT], kind="note") + table(class_table(experiment))
     pictures = pictures_piece(experiment)
@@ -162,7 +162,7 @@ def runs_topic(subject: Subject) -> Piece:
 
 
 TOPICS: tuple[tuple[str, str, Callable[[Subject], Piece | None]], ...] = (
-    ("curves", "Accuracy after each task", curves_topic),
+    ("curves", "{measure} after each task", curves_topic),
     ("readings", "All readings", readings_topic),
     ("trade-off", "Old against new classes", trade_off_topic),
     ("matrices", "What becomes of each task", matrices_topic),
@@ -171,7 +171,14 @@ TOPICS: tuple[tuple[str, str, Callable[[Subject], Piece | None]], ...] = (
     ("detections", "What is found", detections_topic),
     ("runs", "How this was run", runs_topic),
 )
-"""What is said about each experiment: identifier, heading, and what makes it (None where there is nothing to say)."""
+"""What is said about each experiment: identifier, heading, and what makes it (None where there is nothing to say).
+
+In a heading, {measure} is what the experiment's main number is called.
+"""
+
+
+def _title(title: str, experiment: Experiment) -> str:
+    return title.format(measure=experiment.terms.measure.capitalize())
 
 
 def summary_section(experiments: Sequence[Experiment], problems: Sequence[str]) -> Section:
@@ -185,7 +192,7 @@ def summary_section(experiments: Sequence[Experiment], problems: Sequence[str]) 
 def comparison_section(experiments: Sequence[Experiment]) -> Section:
     """Experiments beside each other."""
     piece = words([SORT], kind="note") + table(comparison_table(experiments))
-    piece += words([NOTE], kind="note after") + drawing("comparison", comparison_figure(experiments))
+    piece += words([note(experiments)], kind="note after") + drawing("comparison", comparison_figure(experiments))
     return Section("comparison", "Experiments compared", piece)
 
 
@@ -195,9 +202,13 @@ def experiment_sections(experiments: Sequence[Experiment], tell: Callable[[str],
         subject = Subject(experiments[0], "", tell)
         for identifier, title, make in TOPICS:
             if (piece := make(subject)) is not None:
-                yield Section(identifier, title, piece)
+                yield Section(identifier, _title(title, experiments[0]), piece)
         return
     for number, experiment in enumerate(experiments, start=1):
         subject = Subject(experiment, f"e{number}-", tell)
-        parts = [heading(title) + piece for _, title, make in TOPICS if (piece := make(subject)) is not None]
+        parts = [
+            heading(_title(title, experiment)) + piece
+            for _, title, make in TOPICS
+            if (piece := make(subject)) is not None
+        ]
         yield Section(f"experiment-{number}", experiment.name, joined(parts))

@@ -22,7 +22,7 @@ def run_summary(experiment: Experiment) -> list[str]:
     if experiment.values(ORACLE) is None or experiment.tasks < 2:
         return [
             _what(experiment),
-            f"So far it reaches {_average(experiment, 'base')} % after {_tasks(experiment.tasks)}. Nothing is aligned "
+            f"So far it reaches {_reached(experiment)} after {_tasks(experiment.tasks)}. Nothing is aligned "
             "before the second task, so there is nothing to say about ELI yet.",
         ]
     found = (_what, _base, _oracle, _mask, _oracle_controls, _label_free, _among_old)
@@ -35,6 +35,12 @@ def _tasks(count: int) -> str:
 
 def _average(experiment: Experiment, reading: str) -> str:
     return mean_text(experiment.values(reading) or [float("nan")])
+
+
+def _reached(experiment: Experiment) -> str:
+    """The first number of the text: an accuracy needs no name, anything else does."""
+    name = f"a {experiment.terms.measure} of " if experiment.detects else ""
+    return f"{name}{_average(experiment, 'base')} %"
 
 
 def _difference(experiment: Experiment, one: str, other: str, metric: str = "average") -> tuple[float, str]:
@@ -59,17 +65,16 @@ def _base(experiment: Experiment) -> str:
     old, new = (experiment.values("base", part) or [float("nan")] for part in ("old", "new"))
     last = experiment.values("base", "last") or [float("nan")]
     return (
-        f"As it is (base) it reaches {_average(experiment, 'base')} % on average over the tasks and "
+        f"As it is (base) it reaches {_reached(experiment)} on average over the tasks and "
         f"{mean_text(last)} % after the last one; old classes {mean_text(old)} %, new ones {mean_text(new)} %."
     )
 
 
 def _oracle(experiment: Experiment) -> str:
     gain, agreement = _difference(experiment, ORACLE, "base")
-    reached = (
-        "Under the paper's protocol, which tells ELI of each test image whether its class is old, the average is "
-        f"{_average(experiment, ORACLE)} %"
-    )
+    # The authors' code tells detectors more than that.
+    under = "an oracle" if experiment.detects else "the paper's protocol"
+    reached = f"Under {under}, which tells ELI {experiment.terms.told}, the average is {_average(experiment, ORACLE)} %"
     if gain >= SMALLEST_SHOWN:
         return f"{reached}: ELI gains {gain:.1f} points, better {agreement}."
     if gain <= -SMALLEST_SHOWN:
@@ -86,8 +91,8 @@ def _mask(experiment: Experiment) -> str:
         return f"{told}: {lead:.1f} points below ELI (lower {agreement}), so ELI adds to what that knowledge gives."
     if lead <= -SMALLEST_SHOWN:
         return (
-            f"{told}: {-lead:.1f} points more than with ELI (higher {agreement}), so who knows which images are old "
-            "does better here without alignment."
+            f"{told}: {-lead:.1f} points more than with ELI (higher {agreement}), so who knows which "
+            f"{experiment.terms.item}s are old does better here without alignment."
         )
     return f"{told}: the same as with ELI, so alignment adds nothing to that knowledge."
 

@@ -14,7 +14,7 @@ from eli.lab.evaluation.table import COLUMNS as TERMINAL
 from eli.lab.evaluation.table import HEAD
 from eli.lab.report.page import Cell, Grid
 from eli.lab.report.run_readings import FREE_CONTROLS, FREE_ELI, MARK, MASK, ORACLE, best, marked
-from eli.lab.report.runs import Experiment, Run
+from eli.lab.report.runs import Experiment, Run, measure_of
 from eli.lab.report.spread import CONFIDENCE, gain_over, mean_text, seeds_text
 
 COLUMNS = {**TERMINAL, "recovered": "recovered"}
@@ -40,16 +40,19 @@ def readings_table(experiment: Experiment, classifiers: Sequence[str] = HEAD) ->
         gain = _gain(experiment, name, classifiers)
         words = Cell.words(uses), Cell.words(READINGS[name].text)
         rows.append([Cell.words(marked(name)), average, gain, *others, *words])
-    caption = f"All readings, in %; {seeds_text(len(experiment.runs))}"
+    what = f", {experiment.terms.measure}" if experiment.detects else ""
+    caption = f"All readings{what}, in %; {seeds_text(len(experiment.runs))}"
     first, *rest = COLUMNS.values()
     header = ["reading", first, "gain", *rest, "test labels", "what it is"]
     return Grid(caption, header, rows, mark=marked(ORACLE))
 
 
-def metric_notes() -> str:
+def metric_notes(experiments: Sequence[Experiment]) -> str:
     """What each column of `readings_table` means, in one line of text."""
     metrics = "; ".join(f"{heading}: {METRICS[metric][1]}" for metric, heading in COLUMNS.items())
-    return f"gain: {GAIN}; {metrics}."
+    # Formulas are the same for all kinds of runs, and so are the words of their explanations.
+    meant = " Accuracy of detectors is mean average precision." if any(each.detects for each in experiments) else ""
+    return f"gain: {GAIN}; {metrics}.{meant}"
 
 
 def comparison_table(experiments: Sequence[Experiment]) -> Grid:
@@ -75,7 +78,7 @@ def comparison_table(experiments: Sequence[Experiment]) -> Grid:
                 Cell.words(control or "–"),
             ]
         )
-    return Grid(f"Average accuracy over tasks in %, the first included; gain: {GAIN}", header, rows)
+    return Grid(f"Average {measure_of(experiments)} over tasks in %, the first included; gain: {GAIN}", header, rows)
 
 
 def _gain(experiment: Experiment, reading: str | None, classifiers: Sequence[str] = HEAD) -> Cell:

@@ -22,7 +22,7 @@ _ROOM = 25
 
 
 def old_and_new(experiment: Experiment) -> dict[str, tuple[float, float]]:
-    """Mean accuracy on old and on new classes of each reading that has both."""
+    """Mean accuracy, or what it is here, on old and on new classes of each reading that has both."""
     return {
         name: (statistics.fmean(old), statistics.fmean(new))
         for name in experiment.summaries()
@@ -68,7 +68,7 @@ def _range(values: Iterable[float]) -> list[float]:
 
 def trade_off_figure(experiment: Experiment) -> Figure:
     """Accuracy on old classes against accuracy on new ones, one point for each reading."""
-    points_of = old_and_new(experiment)
+    points_of, measure = old_and_new(experiment), experiment.terms.measure
     places = label_places(points_of, [line.reading for line in lines(experiment)])
     data: list[Spec] = []
     said: list[str] = []
@@ -104,15 +104,15 @@ def trade_off_figure(experiment: Experiment) -> Figure:
             "data": data,
             "layout": layout(
                 xaxis=axis(
-                    "accuracy on old classes (%)", zeroline=False, range=_range(x for x, _ in points_of.values())
+                    f"{measure} on old classes (%)", zeroline=False, range=_range(x for x, _ in points_of.values())
                 ),
                 yaxis=axis(
-                    "accuracy on new classes (%)", zeroline=False, range=_range(y for _, y in points_of.values())
+                    f"{measure} on new classes (%)", zeroline=False, range=_range(y for _, y in points_of.values())
                 ),
                 legend=LEGEND_ABOVE,
             ),
         },
-        f"Scatter plot of accuracy in % on old and on new classes, averaged over the tasks after the first: "
+        f"Scatter plot of {measure} in % on old and on new classes, averaged over the tasks after the first: "
         f"{'; '.join(said)}.",
         "Each point is a reading; further right remembers more, further up learns more. What is moved from one to the "
         "other is no gain. Open circles use test labels. The means are over the tasks after the first; the table "

@@ -18,7 +18,8 @@ from eli.lab.evaluation.catalogue import READINGS
 from eli.lab.evaluation.metrics import Summary, accuracy_matrix, curve, summarise
 from eli.lab.evaluation.scoring import Row
 from eli.lab.evaluation.table import HEAD
-from eli.lab.experiments.kinds import kind_of
+from eli.lab.evaluation.terms import CLASSIFIED, DETECTED, Terms
+from eli.lab.experiments.kinds import DETECTION, kind_of
 from eli.lab.experiments.run_folder import RunError, RunFolder
 from eli.lab.experiments.words import protocol_words
 
@@ -77,6 +78,16 @@ class Experiment:
         return dict(self.runs[0].facts["config"])
 
     @property
+    def detects(self) -> bool:
+        """Whether these are runs of detectors."""
+        return self.runs[0].facts.get("kind") == DETECTION
+
+    @property
+    def terms(self) -> Terms:
+        """What its numbers are called."""
+        return DETECTED if self.detects else CLASSIFIED
+
+    @property
     def sizes(self) -> list[int]:
         """How many classes each task brings, planned ones included."""
         return [int(size) for size in self.runs[0].facts["sizes"]]
@@ -106,11 +117,11 @@ class Experiment:
         return None if not values or None in values else [100 * value for value in values]
 
     def curves(self, reading: str) -> list[list[float]]:
-        """Accuracy in percent after each task, one list for each run."""
+        """Accuracy, or what it is here, in percent after each task, one list for each run."""
         return [[100 * row.accuracy for row in self._rows(run, reading)] for run in self.runs]
 
     def matrix(self, reading: str) -> list[list[float]]:
-        """Mean accuracy in percent on the test images of each task (inner) after each task (outer)."""
+        """Mean over the runs of the same on what each task brought (inner) after each task (outer)."""
         matrices = [accuracy_matrix(self._rows(run, reading)) for run in self.runs]
         return [
             [100 * statistics.fmean(cell) for cell in zip(*lines, strict=True)] for lines in zip(*matrices, strict=True)
@@ -124,6 +135,11 @@ class Experiment:
 
     def _rows(self, run: Run, reading: str) -> list[Row]:
         return curve(run.rows, reading, self.summaries()[reading][0].classifier)
+
+
+def measure_of(experiments: Iterable[Experiment]) -> str:
+    """What the main number of these experiments is called; both names, if it is not the same one."""
+    return " or ".join(dict.fromkeys(each.terms.measure for each in experiments))
 
 
 def find_runs(paths: Iterable[Path]) -> list[RunFolder]:

@@ -9,9 +9,12 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
+from eli.lab.experiments.kinds import CLASSIFICATION, kind_named
 from eli.lab.experiments.published import published_settings
-from eli.lab.experiments.run_config import AlignerConfig, RunConfig, compose, with_aligner
+from eli.lab.experiments.run_sections import EnergyConfig
+from eli.lab.experiments.speed import Speed
 
 
 @dataclass(frozen=True)
@@ -19,21 +22,23 @@ class BaseRun:
     """A run to be trained once, with the aligner of its preset.
 
     Args:
-        overrides: What `eli run` would be given, but for its folder.
-        config: What that means.
+        overrides: What `eli run` would be given, or `eli detect run`, but for its folder.
+        config: What that means; of its kind.
         learner: As typed; `aanet-implicit` is a setting of `aanet`.
         protocol: As typed.
+        kind: The kind of run.
     """
 
     overrides: tuple[str, ...]
-    config: RunConfig = field(compare=False)  # follows from the overrides
+    config: Any = field(compare=False)  # follows from the overrides
     learner: str
     protocol: str
+    kind: str = CLASSIFICATION
 
     @cached_property
     def digest(self) -> str:
         """A short hash of what decides its results."""
-        return self.config.digest()
+        return str(self.config.digest())
 
     @property
     def name(self) -> str:
@@ -49,7 +54,7 @@ class BaseRun:
     @cached_property
     def first_task(self) -> str:
         """Equal for runs with the same first task."""
-        return first_task_key(self.config)
+        return first_task_key(self.config, self.kind)
 
 
 @dataclass(frozen=True)
@@ -64,7 +69,7 @@ class Evaluation:
 
     run: BaseRun
     overrides: tuple[str, ...]
-    aligner: AlignerConfig = field(compare=False)
+    aligner: EnergyConfig = field(compare=False)
 
     @property
     def name(self) -> str:
@@ -73,7 +78,14 @@ class Evaluation:
 
 
 def base_run(
-    learner: str, data: str, protocol: str, *, preset: str, seed: int, settings: Sequence[str] = ()
+    learner: str,
+    data: str,
+    protocol: str,
+    *,
+    preset: str,
+    seed: int,
+    settings: Sequence[str] = (),
+    kind: str = CLASSIFICATION,
 ) -> BaseRun:
     """Plan a run.
 
@@ -84,13 +96,16 @@ def base_run(
         preset: Its scale.
         seed: Its seed.
         settings: Whatever else the user wants.
+        kind: The kind of run; what is published for one of classification is added to it.
 
     Raises:
         ConfigError: A setting is wrong.
     """
-    settings = (*settings, *published_settings(data, protocol, preset, settings))
+    if kind == CLASSIFICATION:
+        settings = (*settings, *published_settings(data, protocol, preset, settings))
     overrides = (f"learner={learner}", f"data={data}", f"protocol={protocol}", f"preset={preset}", f"seed={seed}")
-    return BaseRun((*overrides, *settings), compose([*overrides, *settings]), learner, protocol)
+    config = kind_named(kind).compose([*overrides, *settings])
+    return BaseRun((*overrides, *settings), config, learner, protocol, kind)
 
 
 def evaluation(run: BaseRun, overrides: Sequence[str] = ()) -> Evaluation:
@@ -99,21 +114,30 @@ def evaluation(run: BaseRun, overrides: Sequence[str] = ()) -> Evaluation:
     Raises:
         ConfigError: A setting is wrong, or not of the aligner.
     """
-    aligner = with_aligner(run.config, overrides).aligner if overrides else run.config.aligner
-    return Evaluation(run, () if aligner == run.config.aligner else tuple(overrides), aligner)
+    own = run.config.aligner
+    aligner = kind_named(run.kind).with_aligner(run.config, overrides).aligner if overrides else own
+    return Evaluation(run, () if aligner == own else tuple(overrides), aligner)
 
 
-def first_task_key(config: RunConfig) -> str:
-    """A text that is equal for two configurations whose models after the first task are equal.
+def first_task_key(config: Any, kind: str) -> str:
+    """A text that is equal for two configurations of a kind whose models after the first task are equal.
 
-    The number of classes is not known here, so protocols are compared by what they do with the first task.
+    The number of classes is not known here, so protocols are compared by what they do with the first task; nor is the
+    way of training that will be chosen, which is a question of its own for whoever takes a model over.
     """
-    kind, _, _ = (config.protocol.name or "").partition("-")
-    split = {"protocol": "half" if kind == "half" else config.protocol.name, "first": config.protocol.first}
-    return json.dumps(config.first_task() | split, sort_keys=True)
+    decisive = kind_named(kind).first_task(config, 0, Speed())
+    return json.dumps(decisive | {"protocol": _first_part(config), "first": config.protocol.first}, sort_keys=True)
 
 
-def digests(stored: RunConfig) -> frozenset[str]:
+def _first_part(config: Any) -> str:
+    name = config.protocol.name or ""
+    if name.startswith("half-"):
+        return "half"
+    first, plus, _ = name.partition("+")
+    return f"{first}{plus}"
+
+
+def digests(stored: Any) -> frozenset[str]:
     """Digests of all configurations that a run on disk is a run of.
 
     They are its own, and those with `auto` for how it is trained: what that means is settled when a run begins.

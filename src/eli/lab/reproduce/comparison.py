@@ -87,13 +87,13 @@ def comparison(
     )
 
 
-def terms(seeds: set[int]) -> str:
+def terms(seeds: set[int], what: str = "accuracy") -> str:
     """How numbers were put together."""
     if seeds == {1}:
-        return f"accuracy in %, gains in points over base on the same checkpoints; {ONE_SEED}"
+        return f"{what} in %, gains in points over base on the same checkpoints; {ONE_SEED}"
     counts = " or ".join(map(str, sorted(seeds)))
     return (
-        f"accuracy in %; mean ± sample standard deviation over {counts} seeds; gains in points over base on the same "
+        f"{what} in %; mean ± sample standard deviation over {counts} seeds; gains in points over base on the same "
         f"checkpoints, paired by seed, with the {CONFIDENCE:.0%} interval of Student's t"
     )
 

@@ -7,10 +7,23 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from eli.lab.evaluation.results import JSON_NAME, read_results
-from eli.lab.experiments.run_config import RunConfig
+from eli.lab.experiments.kinds import DETECTION
+from eli.lab.experiments.run_config import flatten
 from eli.lab.experiments.run_folder import RunFolder
+from eli.lab.experiments.run_sections import EnergyConfig
 from eli.lab.reproduce.base_runs import BaseRun, Evaluation
 from eli.lab.reproduce.store import Store, is_finished, tasks_read
+
+_SCALE = (
+    "data.name",
+    "data.limit",
+    "data.image_size",
+    "data.scenes",
+    "model.name",
+    "model.min_size",
+    "train.first_epochs",
+    "train.epochs",
+)
 
 
 class Durations:
@@ -48,14 +61,17 @@ class Durations:
         if not alike:
             return None
         fit = statistics.median(sum(task.get("fit", 0.0) for task in seconds) for seconds in alike)
-        # Latents are not extracted again; pairs of another augmentation are, which this guess leaves out.
-        rest = statistics.median(sum(task.get("readings", 0.0) for task in seconds) for seconds in alike)
-        ours, theirs = planned.aligner, planned.run.config.aligner
+        # The latents of pictures are not extracted again, but those of regions are. Pairs of another augmentation are,
+        # too, which this guess leaves out.
+        again = ("readings", "extract") if planned.run.kind == DETECTION else ("readings",)
+        rest = statistics.median(sum(task.get(name, 0.0) for task in seconds for name in again) for seconds in alike)
+        ours: EnergyConfig = planned.aligner
+        theirs: EnergyConfig = planned.run.config.aligner
         return rest + fit * ours.iterations * (1 + ours.steps) / (theirs.iterations * (1 + theirs.steps))
 
-    def _alike(self, config: RunConfig) -> list[list[dict[str, float]]]:
+    def _alike(self, config: Any) -> list[list[dict[str, float]]]:
         """Durations of runs of the same scale: with the same learner and protocol if there are any, else of others."""
-        levels: Iterable[Callable[[RunConfig], Any]] = (
+        levels: Iterable[Callable[[Any], Any]] = (
             lambda one: (_scale(one), one.learner, one.protocol),
             lambda one: (_scale(one), one.protocol),
             _scale,
@@ -67,9 +83,9 @@ class Durations:
         return []
 
 
-def _scale(config: RunConfig) -> Any:
-    train, data = config.train, config.data
-    return data.name, data.limit, data.image_size, config.model.name, train.first_epochs, train.epochs
+def _scale(config: Any) -> Any:
+    settings = flatten(config)
+    return tuple(settings.get(key) for key in _SCALE)
 
 
 def _seconds(folder: RunFolder) -> list[dict[str, float]]:

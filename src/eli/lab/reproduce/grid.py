@@ -102,8 +102,9 @@ def grid_experiment(
         )
 
     runs = list(dict.fromkeys(reading.run for reading in planned))
-    jobs = tuple(_jobs(planned, store))
-    return Experiment(name, title, jobs, sheet, request, _remarks(name, runs), _missing(runs, request))
+    return Experiment(
+        name, title, jobs_of(planned, store), sheet, request, shared_first_tasks(name, runs), _missing(runs, request)
+    )
 
 
 def command(name: str, request: Request) -> str:
@@ -112,7 +113,8 @@ def command(name: str, request: Request) -> str:
     return " ".join(part for part in parts if part)
 
 
-def _remarks(name: str, runs: Sequence[BaseRun]) -> tuple[str, ...]:
+def shared_first_tasks(name: str, runs: Sequence[BaseRun]) -> tuple[str, ...]:
+    """A remark on how many first tasks are trained for some runs, if that is fewer than the runs."""
     first = len({run.first_task for run in runs})
     return (
         (f"{name}: {len(runs)} runs share {first} first task{'s' if first > 1 else ''}",) if first < len(runs) else ()
@@ -130,8 +132,13 @@ def _missing(runs: Sequence[BaseRun], request: Request) -> tuple[str, ...]:
     )
 
 
-def _jobs(planned: Sequence[Evaluation], store: Store) -> list[Job]:
-    """Base runs in their order, each followed by its evaluations."""
+def jobs_of(planned: Sequence[Evaluation], store: Store) -> tuple[Job, ...]:
+    """Base runs of one kind in their order, each followed by its evaluations.
+
+    Args:
+        planned: What will be read.
+        store: Where the runs of this kind are.
+    """
     durations = Durations(store)
     begun: set[str] = {stored.first_task for stored in store.stored() if stored.folder.is_learned(0)}
     jobs: list[Job] = []
@@ -140,7 +147,7 @@ def _jobs(planned: Sequence[Evaluation], store: Store) -> list[Job]:
         begun.add(run.first_task)
         mine = [reading for reading in planned if reading.run == run and reading.overrides]
         jobs += [_reading(reading, store, durations) for reading in mine]
-    return jobs
+    return tuple(jobs)
 
 
 def _training(run: BaseRun, store: Store, durations: Durations, *, first_task: bool) -> Job:
@@ -158,7 +165,7 @@ def _training(run: BaseRun, store: Store, durations: Durations, *, first_task: b
         donor = store.donor(run)
         if donor is not None:
             overrides = [*with_way(overrides, donor, run.config.train), f"start_from={donor.folder.path}"]
-        begin(overrides, console)
+        begin(overrides, console, kind=run.kind)
 
     return Job(f"run {folder.path}", f"train {run.title}", done, left, work)
 

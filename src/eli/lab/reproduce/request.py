@@ -11,15 +11,14 @@ from pathlib import Path
 from eli.lab.data.catalogue import catalogue
 from eli.lab.data.protocol import ProtocolError, make_protocol
 from eli.lab.experiments.config_errors import ConfigError, did_you_mean, unknown_choice
-from eli.lab.experiments.run_config import TREE
+from eli.lab.reproduce.vocabulary import LEARNERS, PROTOCOLS, Vocabulary, vocabulary
+
+__all__ = ["LEARNERS", "OUT", "PRESETS", "PROTOCOLS", "Request", "read_request"]
 
 PRESETS = ("smoke", "small", "paper")
-LEARNERS = ("icarl", "lucir", "aanet")
-PROTOCOLS = ("half-5", "half-10", "half-25", "equal-5", "equal-10", "equal-20")
 OUT = "out/reproduce"
 
 _OWN = ("preset", "seeds", "data", "protocol", "learner", "out")
-_PASSED_ON = ("model", "train", "memory", "aligner")
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,7 @@ class Request:
         preset: The scale.
         seeds: How many; they are 0, 1, ...
         out: The folder that runs and tables are kept in.
-        data: Restricts an experiment to these data sets; empty: those of the paper (of `smoke`: the digits).
+        data: Restricts an experiment to these data sets; empty: those that the experiment has at this scale.
         protocols: Restricts it to these.
         learners: Restricts it to these.
         settings: Further settings of every training, as `key=value`.
@@ -150,18 +149,19 @@ def read_request(names: Sequence[str], texts: Sequence[str]) -> tuple[tuple[str,
             )
     if not chosen:
         raise ConfigError(f"Say what to reproduce: all, or some of {', '.join(names)}.")
+    words = vocabulary(chosen)
     given: dict[str, str] = {}
     for text in texts:
         key, sign, value = text.partition("=")
         if sign:
             if key in given:
                 raise ConfigError(f"{key} is given twice: {given[key]!r} and {value!r}.")
-            _check_key(key)
+            _check_key(key, words)
             given[key] = value
-    return tuple(chosen), replace(_request(given), alone=len(chosen) == 1 and chosen != ["all"])
+    return tuple(chosen), replace(_request(given, words), alone=len(chosen) == 1 and chosen != ["all"])
 
 
-def _request(given: dict[str, str]) -> Request:
+def _request(given: dict[str, str], words: Vocabulary) -> Request:
     preset = given.get("preset", "small")
     if preset not in PRESETS:
         raise unknown_choice("preset", preset, PRESETS)
@@ -172,32 +172,41 @@ def _request(given: dict[str, str]) -> Request:
         # A smoke test asks whether it runs at all: one seed tells.
         seeds=_count(given.get("seeds", "1" if preset == "smoke" else "3")),
         out=Path(given.get("out", OUT)),
-        data=_several("data", given.get("data"), TREE.choices("data")),
-        protocols=tuple(
-            name.replace("b50-", "half-") for name in _several("protocol", given.get("protocol"), PROTOCOLS)
-        ),
-        learners=_several("learner", given.get("learner"), LEARNERS),
+        data=_several("data", given.get("data"), words.data),
+        protocols=_protocols(given.get("protocol"), words),
+        learners=_several("learner", given.get("learner"), words.learners),
         settings=tuple(text for text in passed if text not in aligner),
         aligner=aligner,
     )
 
 
-def _check_key(key: str) -> None:
+def _check_key(key: str, words: Vocabulary) -> None:
     group = key.partition(".")[0]
-    if key in _OWN or key in _PASSED_ON or (group != key and group in (*_PASSED_ON, "data", "learner")):
+    if key in _OWN or key in words.groups or (group != key and group in (*words.groups, "data", "learner")):
         return
     if key == "seed":
         raise ConfigError("Give seeds=N, how many seeds: an experiment is repeated with 0, 1, ... N-1.")
     raise ConfigError(
-        f"There is no setting {key!r}.{did_you_mean(key, (*_OWN, *_PASSED_ON))} "
-        f"Choose from {', '.join(_OWN)}, or those of 'eli run' with a dot, such as train.epochs=5."
+        f"There is no setting {key!r}.{did_you_mean(key, (*_OWN, *words.groups))} "
+        f"Choose from {', '.join(_OWN)}, or those of '{words.command}' with a dot, such as train.epochs=5."
     )
 
 
-def _several(key: str, text: str | None, known: Sequence[str]) -> tuple[str, ...]:
+def _protocols(text: str | None, words: Vocabulary) -> tuple[str, ...]:
+    if words.protocols is not None:
+        return tuple(name.replace("b50-", "half-") for name in _several("protocol", text, words.protocols))
+    names = _several("protocol", text, None)
+    for name in names:
+        # At least two tasks: with a single one no class is old.
+        if not re.fullmatch(r"[1-9][0-9]{0,8}(\+[1-9][0-9]{0,8})+", name):
+            raise ConfigError(f"protocol={name}: give how many classes each task brings, such as 15+5 or 10+5+5.")
+    return names
+
+
+def _several(key: str, text: str | None, known: Sequence[str] | None) -> tuple[str, ...]:
     names = [name.strip() for name in (text or "").split(",") if name.strip()]
     for name in names:
-        if name.replace("b50-", "half-") not in known:
+        if known is not None and name.replace("b50-", "half-") not in known:
             raise unknown_choice(key, name, known)
     return tuple(dict.fromkeys(names))
 

@@ -13,7 +13,8 @@ from typing import Any
 
 from eli.errors import EliError
 from eli.lab.evaluation.results import JSON_NAME, Results
-from eli.lab.experiments.run_config import RunConfig, TrainConfig, from_dict
+from eli.lab.experiments.kinds import CLASSIFICATION, kind_named
+from eli.lab.experiments.run_config import TrainConfig
 from eli.lab.experiments.run_folder import RunError, RunFolder
 from eli.lab.reproduce.base_runs import BaseRun, Evaluation, digests, first_task_key
 
@@ -24,28 +25,30 @@ class StoredRun:
 
     Args:
         folder: Where.
-        config: What it is.
+        config: What it is; of the store's kind.
         facts: What it says of itself.
         digests: Of all configurations that it is a run of.
         first_task: Equal for runs with the same first task.
     """
 
     folder: RunFolder
-    config: RunConfig
+    config: Any
     facts: dict[str, Any]
     digests: frozenset[str]
     first_task: str
 
 
 class Store:
-    """The runs of a folder.
+    """The runs of a folder that are of one kind.
 
     Args:
         out: The folder; runs are in `runs` below it.
+        kind: The kind of run; others in the folder are passed over.
     """
 
-    def __init__(self, out: Path) -> None:
+    def __init__(self, out: Path, kind: str = CLASSIFICATION) -> None:
         self.runs = out / "runs"
+        self._kind = kind
         self._read: dict[Path, tuple[int, StoredRun | None]] = {}
 
     def stored(self) -> list[StoredRun]:
@@ -55,7 +58,7 @@ class Store:
             written = file.stat().st_mtime_ns
             # The file of a run hardly ever changes, and a plan asks for all of them many times.
             if self._read.get(file, (None, None))[0] != written:
-                self._read[file] = (written, _read(RunFolder(file.parent)))
+                self._read[file] = (written, _read(RunFolder(file.parent), self._kind))
             stored = self._read[file][1]
             if stored is not None:
                 found.append(stored)
@@ -97,7 +100,8 @@ class Store:
         if not is_finished(folder):
             return False
         # Another aligner under this name is an error that `read_again` words; here it is just not this evaluation.
-        return from_dict(folder.facts()["config"]).aligner == planned.aligner
+        stored = kind_named(self._kind).from_dict(folder.facts()["config"])
+        return bool(stored.aligner == planned.aligner)
 
     def donor(self, run: BaseRun) -> StoredRun | None:
         """A run on disk whose first task is learned and is the first task of this run."""
@@ -113,13 +117,15 @@ class Store:
         return None
 
 
-def _read(folder: RunFolder) -> StoredRun | None:
+def _read(folder: RunFolder, kind: str) -> StoredRun | None:
     try:
         facts = folder.facts()
-        config = from_dict(facts["config"])
+        if facts.get("kind", CLASSIFICATION) != kind:
+            return None  # its libraries need not even be there
+        config = kind_named(kind).from_dict(facts["config"])
+        return StoredRun(folder, config, facts, digests(config), first_task_key(config, kind))
     except (EliError, KeyError):
         return None
-    return StoredRun(folder, config, facts, digests(config), first_task_key(config))
 
 
 def _way_is_allowed(stored: StoredRun, run: BaseRun) -> bool:

@@ -5,10 +5,10 @@ import sys
 import pytest
 import torch
 
-from eli.errors import EliError
 from eli.lab.detection.data.split import Objects
 from eli.lab.detection.evaluation.average_precision import Detections, average_precisions
-from eli.lab.detection.evaluation.coco_average_precision import coco_average_precisions
+from eli.lab.detection.evaluation.coco_average_precision import coco_average_precisions, require_coco
+from eli.lab.extras import MissingExtraError
 
 # eli.lab.detection comes first: it makes torchvision, which torchmetrics imports, importable where it lacks operators.
 pytest.importorskip("torchmetrics", reason="the extra coco is not installed")
@@ -91,7 +91,10 @@ def test_nothing_there():
         assert coco_average_precisions(found, truth, classes=1).mean == (value,)
 
 
-def test_without_the_extra_the_message_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "torchmetrics.detection", None)
-    with pytest.raises(EliError, match=r"pip install 'eli\[lab,coco\]'"):
-        coco_average_precisions([], [], classes=1)
+@pytest.mark.parametrize("package", ["torchmetrics.detection", "pycocotools"])
+def test_without_the_extra_the_message_says_what_to_install(monkeypatch, package):
+    require_coco()
+    monkeypatch.setitem(sys.modules, package, None)
+    for call in (require_coco, lambda: coco_average_precisions([], [], classes=1)):
+        with pytest.raises(MissingExtraError, match=r"pip install 'eli\[lab,coco\]'"):
+            call()

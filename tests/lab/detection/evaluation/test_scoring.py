@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 
 from eli.lab.detection.data.split import Objects
 from eli.lab.detection.evaluation.average_precision import Detections
 from eli.lab.detection.evaluation.reading_images import Collected, read_images
-from eli.lab.detection.evaluation.scoring import class_facts, score_readings
+from eli.lab.detection.evaluation.scoring import class_facts, coco_facts, score_readings
 from eli.lab.evaluation.errors import EvaluationError
 from eli.lab.evaluation.results import read_results, write_results
 
@@ -44,6 +46,18 @@ def test_rows_are_means_over_classes():
     assert (row.accuracy, row.old, row.new) == pytest.approx((2.5 / 3, 0.75, 1))
     assert row.by_task == pytest.approx((0.75, 1))
     assert (row.gate_accuracy, row.aligned_share, row.among_old) == (0.75, 0.25, None)
+
+
+def test_cocos_numbers_are_plain_values():
+    # eli.lab.detection is imported above: it makes torchvision, which torchmetrics imports, importable.
+    pytest.importorskip("torchmetrics", reason="the extra coco is not installed")
+    pytest.importorskip("pycocotools", reason="the extra coco is not installed")
+    facts = coco_facts({"base": Collected(True, detections=DETECTIONS)}, OBJECTS, classes=4)
+    assert json.loads(json.dumps(facts)) == facts
+    found = facts["coco"]["base"]
+    # All boxes are exact, so every overlap says the same; class 3 has no object.
+    assert found["by_class"] == pytest.approx([1, 0.5, 1, None], abs=1e-6)
+    assert [found[name] for name in ("AP", "AP50", "AP75")] == pytest.approx([2.5 / 3] * 3)
 
 
 def test_the_first_task_has_neither_old_nor_new():

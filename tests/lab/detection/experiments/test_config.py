@@ -53,7 +53,8 @@ def test_only_learners_that_replay_keep_images():
         ("data=voc", r"data=voc needs data.path"),
         ("model.nms=0", "nms"),
         ("aligner.space=logits", "no setting 'aligner.space'"),
-        ("evaluation=coco", "no evaluation 'coco'"),
+        ("evaluation=kitti", "no evaluation 'kitti'.*coco"),
+        ("evaluation.coco=2", "evaluation.coco must be true or false"),
         ("data.scenes=[3]", "scenes.*a list of 2 whole numbers"),
         ("data.scenes=[3,0]", "scenes"),
     ],
@@ -61,6 +62,27 @@ def test_only_learners_that_replay_keep_images():
 def test_mistakes_are_named(typed, message):
     with pytest.raises(ConfigError, match=message):
         compose([typed])
+
+
+def test_cocos_numbers_come_beside_the_others():
+    for typed in ("evaluation=coco", "evaluation.coco=true"):
+        config = compose(["preset=paper", typed])
+        assert config.evaluation.coco
+        # What else is counted stays as the preset says.
+        assert config.evaluation.method == "11-point"
+        assert config.training_digest() == compose(["preset=paper"]).training_digest()
+    assert not compose().evaluation.coco
+
+
+def test_a_run_from_before_a_setting_is_read_as_it_was():
+    values = describe(compose())
+    del values["evaluation"]["coco"]
+    assert from_dict(values) == compose()
+    del values["evaluation"]["overlap"]
+    with pytest.raises(ConfigError, match=r"evaluation.overlap' is missing"):
+        from_dict(values)
+    with pytest.raises(ConfigError, match=r"evaluation"):
+        from_dict({**values, "evaluation": None})
 
 
 def test_another_aligner_changes_nothing_else():

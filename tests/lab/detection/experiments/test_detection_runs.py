@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shutil
+import sys
 
 import pytest
 
@@ -14,6 +16,7 @@ from eli.lab.detection.experiments.pictures import read_pictures
 from eli.lab.experiments.kinds import DETECTION
 from eli.lab.experiments.run_folder import RunError, RunFolder
 from eli.lab.experiments.session import begin, go_on, read_again
+from eli.lab.extras import MissingExtraError
 
 
 class StopError(Exception):
@@ -114,6 +117,45 @@ def test_commands(iod, capsys, tmp_path):
     assert "no learner 'icarl'" in capsys.readouterr().err
 
 
+def test_details_say_every_class(iod, capsys):
+    assert main(["show", str(iod.path), "--details"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "average precision of each class after task 2, in %" in text
+    assert "class base eli/oracle † eli/by-prediction" in text
+    assert "base: mean average precision on the classes of each task" in text
+    assert "it knows of each region whether it lies on an old object" in text
+    assert "COCO" not in text
+    assert "test images" not in text
+
+
+@pytest.mark.skipif(
+    not all(map(importlib.util.find_spec, ("torchmetrics", "pycocotools"))), reason="the extra coco is not installed"
+)
+def test_cocos_average_precision(quick, tmp_path, console, capsys):
+    typed = [*quick, "learner=finetune", "evaluation.coco=true", f"out={tmp_path / 'run'}"]
+    folder = begin(typed, console, kind=DETECTION)
+    for number, task in enumerate(folder.gather().tasks, start=1):
+        assert task["coco"].keys() == task["average_precision"].keys()
+        for found in task["coco"].values():
+            assert found.keys() == {"AP", "AP50", "AP75", "by_class"}
+            assert len(found["by_class"]) == 5 * number
+            known = [value for value in found["by_class"] if value is not None]
+            assert found["AP"] == pytest.approx(sum(known) / len(known))
+            assert found["AP50"] >= max(found["AP"], found["AP75"])
+    assert main(["detect", "show", str(folder.path), "--details"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "COCO's AP of each class after task 2" in text
+    assert "AP75" in text
+
+
+@pytest.mark.parametrize("package", ["torchmetrics.detection", "pycocotools"])
+def test_a_missing_extra_is_found_before_anything_is_written(quick, tmp_path, console, monkeypatch, package):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'eli\[lab,coco\]'"):
+        begin([*quick, "evaluation=coco", f"out={tmp_path / 'run'}"], console, kind=DETECTION)
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_classification_run_is_not_gone_on_with_as_detection(iod, console):
     with pytest.raises(RunError, match="holds another run"):
         begin(["data=digits", f"out={iod.path}"], console)
@@ -127,6 +169,10 @@ def test_report(iod, tmp_path, capsys):
     assert text.count('role="img" aria-label="Image') == text.count('<svg class="picture"')
     assert "Average precision of each class after task 2" in text
     assert "eli detect run" in text
+    assert "Mean average precision after each task" in text
+    assert "tells ELI of each region whether it lies on an old object" in text
+    assert "of each test image" not in text
+    assert '<ul class="key">' in text
     # Every picture is in the page itself.
     assert text.count('<image href="data:image/png;base64,') == text.count('<svg class="picture"')
     assert main(["report", str(iod.path), "--format", "csv"]) == 0
@@ -135,5 +181,5 @@ def test_report(iod, tmp_path, capsys):
 
 def test_facts_are_plain(iod):
     facts = json.loads((iod.path / "run.json").read_text())
-    assert facts["config"]["evaluation"] == {"method": "area", "overlap": 0.5}
+    assert facts["config"]["evaluation"] == {"method": "area", "overlap": 0.5, "coco": False}
     assert facts["sizes"] == [5, 5]

@@ -1,6 +1,7 @@
 """Average precision as COCO defines it, computed by torchmetrics with pycocotools: needs the extra `coco`.
 
-Imported by whoever compares with numbers on COCO; `average_precision.py` needs no extra.
+Imported by `scoring.py`, for runs that ask for it, and by whoever compares with numbers on COCO; `average_precision.py`
+needs no extra.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from eli.lab.detection.data.split import Objects
 from eli.lab.detection.evaluation.average_precision import Detections, check_images
+from eli.lab.extras import MissingExtraError
 
 _LIMITS = [1, 10, 100]
 """Detections per image that COCO's own summary counts; the last of them is that of average precision."""
@@ -33,6 +35,15 @@ class CocoAveragePrecision:
     mean: tuple[float | None, ...]
     at_50: tuple[float | None, ...]
     at_75: tuple[float | None, ...]
+
+
+def require_coco() -> None:
+    """Find out whether COCO's average precision can be computed here.
+
+    Raises:
+        MissingExtraError: torchmetrics or pycocotools is not installed.
+    """
+    _metric()
 
 
 def coco_average_precisions(
@@ -87,12 +98,12 @@ def _mean(precision: Tensor | None) -> float | None:
 
 def _metric() -> Any:
     try:
+        # Torchmetrics itself would look for it only when there is something to compute.
+        import pycocotools.cocoeval  # noqa: F401
         from torchmetrics.detection import MeanAveragePrecision
 
         metric = MeanAveragePrecision(max_detection_thresholds=_LIMITS, extended_summary=True)
     except ImportError as missing:
-        from eli.lab.experiments.board import MissingExtraError
-
         raise MissingExtraError(
             f"COCO's average precision needs torchmetrics and pycocotools ({missing}): pip install 'eli[lab,coco]'"
         ) from None

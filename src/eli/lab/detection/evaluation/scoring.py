@@ -11,6 +11,7 @@ from typing import Any
 
 from eli.lab.detection.data.split import Objects
 from eli.lab.detection.evaluation.average_precision import Method, average_precisions
+from eli.lab.detection.evaluation.coco_average_precision import coco_average_precisions
 from eli.lab.detection.evaluation.reading_images import Collected
 from eli.lab.evaluation.errors import EvaluationError
 from eli.lab.evaluation.scoring import Row
@@ -57,6 +58,30 @@ def class_facts(precisions: Mapping[str, ClassPrecisions]) -> dict[str, Any]:
     return {"average_precision": {name: list(values) for name, values in precisions.items()}}
 
 
+def coco_facts(collected: Mapping[str, Collected], objects: Sequence[Objects], *, classes: int) -> dict[str, Any]:
+    """COCO's average precision by reading, as plain values for the facts of a task in the results.
+
+    `AP`, `AP50` and `AP75` are means over the classes that have objects, as COCO prints them; `by_class` is the AP of
+    each class.
+
+    Args:
+        collected: What each reading found.
+        objects: On each test image, of the classes seen so far.
+        classes: How many classes were seen so far.
+
+    Raises:
+        MissingExtraError: torchmetrics or pycocotools is not installed.
+        EvaluationError: There is no object that counts, or images and detections do not fit.
+    """
+    facts = {}
+    for name, reading in collected.items():
+        found = coco_average_precisions(reading.detections, objects, classes=classes)
+        parts = {"AP": found.mean, "AP50": found.at_50, "AP75": found.at_75}
+        means = {part: _mean(values, "any task") for part, values in parts.items()}
+        facts[name] = {**means, "by_class": list(found.mean)}
+    return {"coco": facts}
+
+
 def _row(name: str, reading: Collected, precisions: ClassPrecisions, task_sizes: Sequence[int]) -> Row:
     """A row whose accuracies are mean average precisions over classes; there is no precision among old classes only."""
     known = sum(task_sizes[:-1])
@@ -79,7 +104,7 @@ def _row(name: str, reading: Collected, precisions: ClassPrecisions, task_sizes:
     )
 
 
-def _mean(precisions: ClassPrecisions, what: str) -> float:
+def _mean(precisions: Sequence[float | None], what: str) -> float:
     values = [value for value in precisions if value is not None]
     if not values:
         raise EvaluationError(f"there is no test object of {what} that counts: its average precision has no value")

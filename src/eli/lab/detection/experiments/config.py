@@ -107,6 +107,10 @@ def from_dict(values: Mapping[str, Any]) -> DetectionConfig:
     Raises:
         ConfigError: A setting is missing, unknown, or has a value it cannot take.
     """
+    evaluation = values.get("evaluation")
+    if isinstance(evaluation, Mapping):
+        # Runs that are older than this setting had no such numbers.
+        values = {**values, "evaluation": {"coco": False, **evaluation}}
     return build(DetectionConfig, values)
 
 

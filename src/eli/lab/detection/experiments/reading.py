@@ -18,7 +18,7 @@ from eli.lab.detection.data.tasks import fetch
 from eli.lab.detection.evaluation.pairs import region_pairs
 from eli.lab.detection.evaluation.reading_images import Collected, read_images
 from eli.lab.detection.evaluation.readings import RegionReadings
-from eli.lab.detection.evaluation.scoring import class_facts, score_readings
+from eli.lab.detection.evaluation.scoring import class_facts, coco_facts, score_readings
 from eli.lab.detection.experiments.bench import DetectionBench
 from eli.lab.detection.experiments.pictures import keep_pictures
 from eli.lab.detection.experiments.sections import RegionAlignerConfig
@@ -81,9 +81,12 @@ def read_task(
     rows, precisions = score_readings(
         collected, objects, task_sizes=sizes, threshold=counted.overlap, method=counted.method
     )
+    found = class_facts(precisions)
+    if counted.coco:
+        found |= coco_facts(collected, objects, classes=len(seen))
     seconds["readings"] = clock.lap()
     _write(bench, target, number, readings, collected)
-    facts = {"task": number + 1, "seconds": seconds, "drift": {}, **class_facts(precisions)}
+    facts = {"task": number + 1, "seconds": seconds, "drift": {}, **found}
     write_results(target.task(number), rows, {}, tasks=[facts])
 
 

@@ -116,3 +116,5 @@ class EvaluationConfig(Checked):
 
     method: Literal["area", "11-point"]
     overlap: Annotated[float, Range(above=0, at_most=1)]
+    coco: bool
+    """Whether COCO's average precision is computed, too; it has a rule and overlaps of its own."""
