@@ -22,6 +22,7 @@ bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/fit.py
 	$(BIN)/python benchmarks/end_to_end.py
 	$(BIN)/python benchmarks/memory.py
+	$(BIN)/python benchmarks/nms.py
 
 # --no-compile: Python compiles what is really imported; compiling all of torch takes a third of the installation.
 PIP = $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt
