@@ -56,8 +56,8 @@ class LearnerConfig(Checked):
 
 
 @dataclass(frozen=True)
-class DataConfig(Checked):
-    """Which images are learned, and in which order their classes arrive."""
+class SourceConfig(Checked):
+    """Which images are learned, and in which order their classes arrive, for every kind of run."""
 
     key: ClassVar[str] = "data"
 
@@ -70,6 +70,12 @@ class DataConfig(Checked):
     """Seed of the order of classes; None: the natural order."""
     limit: Annotated[int | None, Range(at_least=1)]
     """How many training images of each class are used; None: all."""
+
+
+@dataclass(frozen=True)
+class DataConfig(SourceConfig):
+    """The images of a classifier."""
+
     image_size: Annotated[int | None, Range(at_least=8)]
     """Side of the images; None: the usual one of the data set."""
     workers: Annotated[int, Range(at_least=0)]

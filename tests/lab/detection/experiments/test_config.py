@@ -74,17 +74,6 @@ def test_cocos_numbers_come_beside_the_others():
     assert not compose().evaluation.coco
 
 
-def test_a_run_from_before_a_setting_is_read_as_it_was():
-    values = describe(compose())
-    del values["evaluation"]["coco"]
-    assert from_dict(values) == compose()
-    del values["evaluation"]["overlap"]
-    with pytest.raises(ConfigError, match=r"evaluation.overlap' is missing"):
-        from_dict(values)
-    with pytest.raises(ConfigError, match=r"evaluation"):
-        from_dict({**values, "evaluation": None})
-
-
 def test_another_aligner_changes_nothing_else():
     config = compose(["learner=ilod"])
     changed = with_aligner(config, ["aligner.steps=3", "aligner=shared-backbone"])

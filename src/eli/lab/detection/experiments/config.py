@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any, ClassVar
 
 from eli.lab.detection.experiments.sections import (
     DataConfig,
@@ -21,9 +21,9 @@ from eli.lab.detection.experiments.sections import (
 from eli.lab.experiments.config_files import compose_tree
 from eli.lab.experiments.config_overrides import read_overrides
 from eli.lab.experiments.config_tree import ConfigTree
-from eli.lab.experiments.config_values import Checked, Range, build
-from eli.lab.experiments.run_config import digest_of, flatten, only_aligner
+from eli.lab.experiments.config_values import build
 from eli.lab.experiments.run_sections import ProtocolConfig
+from eli.lab.experiments.settings import PATHS, PLAIN, Settings, only_aligner
 
 _SECTIONS = (
     LearnerConfig,
@@ -39,16 +39,18 @@ _SECTIONS = (
 TREE = ConfigTree(
     package="eli.lab.detection.config",
     sections={cls.key: cls for cls in _SECTIONS},
-    plain=("seed", "out", "start_from"),
-    paths=("out", "start_from", "data.path", "data.data_dir"),
+    plain=PLAIN,
+    paths=PATHS,
     examples=("learner=iod", "train.epochs=3"),
 )
 """The settings of detection runs."""
 
 
 @dataclass(frozen=True)
-class DetectionConfig(Checked):
+class DetectionConfig(Settings):
     """Everything that decides a detection run."""
+
+    reading: ClassVar[tuple[str, ...]] = ("aligner.", "evaluation.")
 
     learner: LearnerConfig
     data: DataConfig
@@ -58,30 +60,6 @@ class DetectionConfig(Checked):
     memory: MemoryConfig
     aligner: RegionAlignerConfig
     evaluation: EvaluationConfig
-    preset: str
-    seed: Annotated[int, Range(at_least=0, below=2**63)]
-    out: str | None
-    """The folder of the run; None: the command chooses one."""
-    start_from: str | None
-    """A run whose model of the first task is taken over."""
-
-    def training_digest(self) -> str:
-        """A short hash of what decides the trained detectors."""
-        apart = ("aligner.", "evaluation.")
-        return digest_of({key: value for key, value in flatten(self).items() if not key.startswith(apart)})
-
-    def digest(self) -> str:
-        """A short hash of what decides the results."""
-        return digest_of(flatten(self))
-
-    def first_task(self) -> dict[str, Any]:
-        """What decides the detector after the first task, by key; but for its classes and the way of training."""
-        apart = ("train.epochs", "train.precision", "train.layout")
-        return {
-            key: value
-            for key, value in flatten(self).items()
-            if (key.partition(".")[0] in ("data", "train", "model") or key == "seed") and key not in apart
-        }
 
 
 def compose(overrides: Sequence[str] = ()) -> DetectionConfig:
@@ -107,10 +85,6 @@ def from_dict(values: Mapping[str, Any]) -> DetectionConfig:
     Raises:
         ConfigError: A setting is missing, unknown, or has a value it cannot take.
     """
-    evaluation = values.get("evaluation")
-    if isinstance(evaluation, Mapping):
-        # Runs that are older than this setting had no such numbers.
-        values = {**values, "evaluation": {"coco": False, **evaluation}}
     return build(DetectionConfig, values)
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Literal
 
 from eli.lab.experiments.config_errors import ConfigError
 from eli.lab.experiments.config_values import Checked, Count, Range
-from eli.lab.experiments.run_sections import EnergyConfig, Option, TrainConfig
+from eli.lab.experiments.run_sections import EnergyConfig, Option, SourceConfig, TrainConfig
 
 
 @dataclass(frozen=True)
@@ -25,20 +25,9 @@ class LearnerConfig(Checked):
 
 
 @dataclass(frozen=True)
-class DataConfig(Checked):
-    """Which images are learned, and in which order their classes arrive."""
+class DataConfig(SourceConfig):
+    """The images of a detector; each class draws `limit` training images of those that show it."""
 
-    key: ClassVar[str] = "data"
-
-    name: str
-    path: str | None
-    """The data set's own folder."""
-    data_dir: str | None
-    """Where data sets are kept; None: the variable ELI_DATA, else the user's cache folder."""
-    order: Annotated[int | None, Range(at_least=0, below=2**32)]
-    """Seed of the order of classes; None: the natural order, as in the literature."""
-    limit: Annotated[int | None, Range(at_least=1)]
-    """How many training images each class draws; None: all."""
     image_size: Annotated[int | None, Range(at_least=32)]
     """The most that the longer side of a picture may have; for scenes their side. None: as they are."""
     scenes: Annotated[tuple[int, int] | None, Range(at_least=1)]
