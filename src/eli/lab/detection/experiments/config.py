@@ -74,7 +74,7 @@ def compose(overrides: Sequence[str] = ()) -> DetectionConfig:
     Example:
         >>> config = compose(["learner=ilod", "preset=smoke", "protocol=8+2"])
         >>> config.learner.name, config.model.name, config.data.scenes
-        ('ilod', 'tiny-c4', (120, 40))
+        ('ilod', 'tiny-c4', (160, 40))
     """
     return build(DetectionConfig, compose_tree(TREE, read_overrides(TREE, overrides)))
 
