@@ -256,7 +256,7 @@ class TestStartFrom:
             f"start_from={undisturbed.path}",
             f"out={tmp_path / 'run'}",
         ]
-        with pytest.raises(RunError, match=r"another first task: train\.momentum, seed differ"):
+        with pytest.raises(RunError, match=r"another first task: seed, train\.momentum differ"):
             begin(overrides, console)
         assert not (tmp_path / "run").exists()
 
