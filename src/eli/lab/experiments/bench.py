@@ -11,8 +11,7 @@ from torch import Tensor
 
 from eli.lab.data.bench_dataset import BenchDataset, open_dataset
 from eli.lab.data.memory import Memory
-from eli.lab.data.protocol import Protocol
-from eli.lab.experiments.engine import Engine
+from eli.lab.experiments.base_bench import BaseBench, make_engine
 from eli.lab.experiments.run_config import RunConfig
 from eli.lab.experiments.speed import Speed, choose_speed
 from eli.lab.experiments.training import Task
@@ -22,20 +21,11 @@ from eli.lab.seeds import derive_seed
 
 
 @dataclass(frozen=True, eq=False)
-class Bench:
-    """Everything that a run needs, made from its configuration.
-
-    Args:
-        config: The configuration.
-        data: The dataset, its classes in the order of arrival.
-        protocol: How they come in tasks.
-        engine: Where and how numbers are computed.
-    """
+class Bench(BaseBench):
+    """Everything that a run needs; see `BaseBench`."""
 
     config: RunConfig
     data: BenchDataset
-    protocol: Protocol
-    engine: Engine
 
     def learner(self) -> Learner:
         """A learner that has learned nothing yet."""
@@ -58,13 +48,6 @@ class Bench:
             selection=settings.selection,
             seed=derive_seed(self.config.seed, "exemplars"),
         )
-
-    def grow(self, learner: Learner, number: int) -> None:
-        """Make the learner ready for a task; what is drawn at random for it depends on the run's seed and the task."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(derive_seed(self.config.seed, f"new weights of task {number}"))
-            learner.grow(len(self.protocol.tasks[number]))
-        self.engine.place(learner)
 
     def task(self, number: int, memory: Memory, *, all_data: bool) -> Task:
         """What the learner gets to see in a task."""
@@ -141,12 +124,7 @@ def open_bench(config: RunConfig, speed: Speed | None = None) -> tuple[Bench, Sp
             precision=train.precision,
             layout=train.layout,
         )
-    engine = Engine(
-        accelerator=train.accelerator,
-        devices=train.devices,
-        precision=speed.precision,
-        channels_last=speed.channels_last,
-    )
+    engine = make_engine(train, speed)
     bench = Bench(config, data, protocol, engine)
     # A model or learner that cannot be made is found now, before a folder is.
     with torch.random.fork_rng(devices=[]):

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from eli.errors import OptionError
 from eli.lab.data.memory import Memory
-from eli.lab.data.protocol import Protocol
 from eli.lab.detection.data.open import open_detection_data
 from eli.lab.detection.data.split import DetectionData
 from eli.lab.detection.data.tasks import task_rows
@@ -22,7 +21,7 @@ from eli.lab.detection.evaluation.coco_average_precision import require_coco
 from eli.lab.detection.experiments.config import DetectionConfig
 from eli.lab.detection.learners import LEARNERS, DetectionLearner, make_detection_learner
 from eli.lab.detection.models import make_detector, settings_of
-from eli.lab.experiments.engine import Engine
+from eli.lab.experiments.base_bench import BaseBench, make_engine
 from eli.lab.experiments.speed import Speed
 from eli.lab.seeds import derive_seed
 
@@ -30,20 +29,11 @@ _DETECTOR = ("min_size", "max_size", "anchors", "rois", "pool", "nms", "class_ag
 
 
 @dataclass(frozen=True, eq=False)
-class DetectionBench:
-    """Everything that a detection run needs, made from its configuration.
-
-    Args:
-        config: The configuration.
-        data: The data set, its classes in the order of arrival.
-        protocol: How they come in tasks.
-        engine: Where and how numbers are computed.
-    """
+class DetectionBench(BaseBench):
+    """Everything that a detection run needs; see `BaseBench`."""
 
     config: DetectionConfig
     data: DetectionData
-    protocol: Protocol
-    engine: Engine
 
     def learner(self) -> DetectionLearner:
         """A learner that has learned nothing yet."""
@@ -67,13 +57,6 @@ class DetectionBench:
             selection="random",
             seed=derive_seed(self.config.seed, "exemplars"),
         )
-
-    def grow(self, learner: DetectionLearner, number: int) -> None:
-        """Make the learner ready for a task; what is drawn at random for it depends on the run's seed and the task."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(derive_seed(self.config.seed, f"new weights of task {number}"))
-            learner.grow(len(self.protocol.tasks[number]))
-        self.engine.place(learner)
 
     def rows(self, classes: range) -> Tensor:
         """Places of the training images with an object of these classes."""
@@ -148,12 +131,7 @@ def open_bench(config: DetectionConfig, speed: Speed | None = None) -> tuple[Det
         scenes=settings.scenes,
     )
     protocol = config.protocol.protocol(len(data.classes))
-    engine = Engine(
-        accelerator=train.accelerator,
-        devices=train.devices,
-        precision=speed.precision,
-        channels_last=speed.channels_last,
-    )
+    engine = make_engine(train, speed)
     bench = DetectionBench(config, data, protocol, engine)
     # What cannot be made is found now, before a folder is.
     with torch.random.fork_rng(devices=[]):

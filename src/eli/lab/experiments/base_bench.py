@@ -1,0 +1,48 @@
+"""What the benches of all kinds of runs share. Imported by the bench of each kind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from eli.lab.data.protocol import Protocol
+from eli.lab.experiments.engine import Engine
+from eli.lab.experiments.run_sections import TrainConfig
+from eli.lab.experiments.speed import Speed
+from eli.lab.seeds import derive_seed
+
+
+@dataclass(frozen=True, eq=False)
+class BaseBench:
+    """Everything that a run needs, made from its configuration.
+
+    Args:
+        config: The configuration.
+        data: The dataset, its classes in the order of arrival.
+        protocol: How they come in tasks.
+        engine: Where and how numbers are computed.
+    """
+
+    config: Any
+    data: Any
+    protocol: Protocol
+    engine: Engine
+
+    def grow(self, learner: Any, number: int) -> None:
+        """Make the learner ready for a task; what is drawn at random for it depends on the run's seed and the task."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derive_seed(self.config.seed, f"new weights of task {number}"))
+            learner.grow(len(self.protocol.tasks[number]))
+        self.engine.place(learner)
+
+
+def make_engine(train: TrainConfig, speed: Speed) -> Engine:
+    """The engine that a configuration asks for, with the way of training that was chosen."""
+    return Engine(
+        accelerator=train.accelerator,
+        devices=train.devices,
+        precision=speed.precision,
+        channels_last=speed.channels_last,
+    )
