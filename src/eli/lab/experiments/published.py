@@ -6,9 +6,10 @@ comparing configurations, so that none is left out because nobody thought of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from eli.lab.experiments.differences import say_differences
 from eli.lab.experiments.run_config import RunConfig, compose, describe
 
 _WORDS: Mapping[str, str] = {
@@ -62,25 +63,16 @@ def differences(pairs: Iterable[tuple[RunConfig, RunConfig]], *, varied: Collect
     Returns:
         Sentences without an end, the most telling first.
     """
-    found: dict[str, dict[tuple[str, str], None]] = {}
-    for own, published in pairs:
-        ours, theirs = _facts(own, varied), _facts(published, varied)
-        if ours["train.schedule"] != theirs["train.schedule"]:
-            # Milestones are of the other schedule: that it is another one says it all.
-            ours = {key: value for key, value in ours.items() if key in theirs}
-            theirs = {key: value for key, value in theirs.items() if key in ours}
-        for key in dict.fromkeys((*ours, *theirs)):
-            one, other = ours.get(key, "none"), theirs.get(key, "none")
-            if one != other:
-                found.setdefault(key, {})[one, other] = None
-    return [_sentence(key, values) for key, values in found.items()]
+    return say_differences((_compared(own, published, varied) for own, published in pairs), _WORDS)
 
 
-def _sentence(key: str, values: Iterable[tuple[str, str]]) -> str:
-    pairs = list(values)
-    theirs: Callable[[str], list[str]] = lambda own: [other for one, other in pairs if one == own]  # noqa: E731
-    parts = [f"{own} instead of {' or '.join(theirs(own))}" for own in dict.fromkeys(one for one, _ in pairs)]
-    return f"{_WORDS.get(key, key)}: {', '.join(parts)}"
+def _compared(own: RunConfig, published: RunConfig, varied: Collection[str]) -> tuple[dict[str, str], dict[str, str]]:
+    ours, theirs = _facts(own, varied), _facts(published, varied)
+    if ours["train.schedule"] != theirs["train.schedule"]:
+        # Milestones are of the other schedule: that it is another one says it all.
+        ours = {key: value for key, value in ours.items() if key in theirs}
+        theirs = {key: value for key, value in theirs.items() if key in ours}
+    return ours, theirs
 
 
 def _facts(config: RunConfig, varied: Collection[str]) -> dict[str, str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from eli.lab.experiments.differences import say_differences
 from eli.lab.experiments.kinds import DETECTION, kind_named
 from eli.lab.experiments.run_config import flatten
 from eli.lab.report import paper
@@ -83,26 +84,15 @@ def differences(pairs: Iterable[tuple[Any, Any]]) -> list[str]:
     Returns:
         Sentences without an end, the most telling first.
     """
-    found: dict[str, dict[str, dict[str, None]]] = {}
-    for own, published in pairs:
-        ours, theirs = _facts(own), _facts(published)
-        if ours["train.schedule"] != theirs["train.schedule"]:
-            # What only steps have is no difference beside that they are none.
-            ours, theirs = (_without(facts, _STEPS) for facts in (ours, theirs))
-        for key in (*_WORDS, *(key for key in ours if key not in _WORDS)):
-            one, other = ours.get(key, "none"), theirs.get(key, "none")
-            if one != other:
-                found.setdefault(key, {}).setdefault(one, {})[other] = None
-    return [_sentence(key, found[key]) for key in sorted(found, key=_rank)]
+    return say_differences((_compared(own, published) for own, published in pairs), _WORDS)
 
 
-def _rank(key: str) -> int:
-    return list(_WORDS).index(key) if key in _WORDS else len(_WORDS)
-
-
-def _sentence(key: str, values: Mapping[str, Iterable[str]]) -> str:
-    parts = [f"{one} instead of {' or '.join(others)}" for one, others in values.items()]
-    return f"{_WORDS.get(key, key)}: {', '.join(parts)}"
+def _compared(own: Any, published: Any) -> tuple[dict[str, str], dict[str, str]]:
+    ours, theirs = _facts(own), _facts(published)
+    if ours["train.schedule"] != theirs["train.schedule"]:
+        # What only steps have is no difference beside that they are none.
+        ours, theirs = (_without(facts, _STEPS) for facts in (ours, theirs))
+    return ours, theirs
 
 
 def _facts(config: Any) -> dict[str, str]:
