@@ -35,3 +35,11 @@ def test_cocos_numbers():
     assert "reading AP AP50 AP75" in text
     assert "base 20.0 30.0 10.0" in text
     assert "mean-shift/all 15.0 30.0 10.0" in text
+
+
+def test_the_unknown_after_every_task_that_has_classes_to_come():
+    areas = {"energy": 0.75, "output": 0.5}
+    text = shown(unknown={"area_under_roc": areas, "objects": {"known": 3, "unknown": 2}})
+    assert "after task energy output" in text
+    assert "2 75.0 50.0" in text
+    assert "ROC" not in shown()

@@ -29,7 +29,7 @@ _ORACLE, _FREE, _UPPER = "controls, oracle", "controls, label-free", "bounds, or
 
 READINGS: Mapping[str, Entry] = {
     "base": Entry(_BASE, "nothing is aligned"),
-    "eli/oracle": Entry(_ELI, "the paper's protocol: truly old samples are aligned", label_free=False),
+    "eli/oracle": Entry(_ELI, "truly old samples are aligned, as in the paper", label_free=False),
     "eli/all": Entry(_ELI, "every sample is aligned"),
     "eli/by-prediction": Entry(_GATES, "what the head takes for an old class is aligned"),
     "eli/by-prediction-soft": Entry(_GATES, "each sample as far as the head gives probability to old classes"),

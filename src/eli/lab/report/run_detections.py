@@ -1,4 +1,4 @@
-"""What detection runs have of their own in a report: the precision of each class, and test images with what was found.
+"""What detection runs have of their own in a report: each class, COCO's numbers, the unknown, images and what is found.
 
 Imported by `run_sections.py`.
 """
@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
+from eli.lab.evaluation.catalogue import READINGS
+from eli.lab.evaluation.class_details import COCO, UNKNOWN
 from eli.lab.report.page import Cell, Grid
 from eli.lab.report.run_readings import FREE_ELI, ORACLE, best, marked
 from eli.lab.report.run_tables import value_cell
@@ -44,6 +46,38 @@ def class_table(experiment: Experiment) -> Grid:
     ]
     caption = f"Average precision of each class after task {experiment.tasks}, in %"
     return Grid(caption, ["class", "task", *(marked(name) for name in readings)], rows)
+
+
+def coco_table(experiment: Experiment) -> Grid | None:
+    """COCO's means over classes of every reading after the last finished task; None if they were not asked for."""
+    found = [run.tasks[-1].get("coco", {}) for run in experiment.runs]
+    names = [name for name in READINGS if all(name in each for each in found)]
+    if not names:
+        return None
+    rows = [
+        [
+            Cell.words(marked(name)),
+            *(value_cell([100 * each[name][part] for each in found]) for part in COCO),
+        ]
+        for name in names
+    ]
+    caption = f"COCO's average precision after task {experiment.tasks}, means over classes, in %"
+    return Grid(caption, ["reading", *COCO], rows)
+
+
+def unknown_table(experiment: Experiment) -> Grid | None:
+    """How well unknown objects were told apart after each task; None where nothing is said of the unknown."""
+    runs = [[task for task in run.tasks if "unknown" in task] for run in experiment.runs]
+    tasks = [tasks[0] for tasks in zip(*runs, strict=False)]
+    if not tasks:
+        return None
+    names = list(tasks[0]["unknown"]["area_under_roc"])
+    rows = []
+    for place, task in enumerate(tasks):
+        areas = [run[place]["unknown"]["area_under_roc"] for run in runs]
+        values = [value_cell([100 * each[name] for each in areas]) for name in names]
+        rows.append([Cell(str(task["task"]), task["task"]), *values])
+    return Grid(UNKNOWN, ["after task", *names], rows)
 
 
 def _values(precisions: Sequence[dict[str, list[float | None]]], reading: str, label: int) -> list[float] | None:

@@ -17,7 +17,7 @@ from eli.lab.report.embedding import embed
 from eli.lab.report.latent_figure import latent_figure
 from eli.lab.report.page import pairs_html
 from eli.lab.report.run_curves import comparison_figure, curves_figure
-from eli.lab.report.run_detections import class_table, pictures_piece
+from eli.lab.report.run_detections import class_table, coco_table, pictures_piece, unknown_table
 from eli.lab.report.run_latents import RunPicture, run_picture
 from eli.lab.report.run_matrices import drift_figure, matrix_figure
 from eli.lab.report.run_readings import ORACLE, note
@@ -126,11 +126,12 @@ def _latent_drawings(subject: Subject, picture: RunPicture) -> Piece:
 
 
 def detections_topic(subject: Subject) -> Piece | None:
-    """The precision of each class, and what was found on test images."""
+    """The precision of each class, other measures where there are any, and what was found on test images."""
     experiment = subject.experiment
     if not experiment.detects:
         return None
-    piece = words([SORT], kind="note") + table(class_table(experiment))
+    grids = [class_table(experiment), coco_table(experiment), unknown_table(experiment)]
+    piece = words([SORT], kind="note") + joined([table(grid) for grid in grids if grid is not None])
     pictures = pictures_piece(experiment)
     return piece if pictures is None else piece + heading("On test images") + pictures
 

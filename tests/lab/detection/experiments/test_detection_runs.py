@@ -31,6 +31,8 @@ def rows(folder):
 def test_every_learner_learns_two_tasks(quick, tmp_path, console, learner):
     folder = begin([*quick, f"learner={learner}", f"out={tmp_path / 'run'}"], console, kind=DETECTION)
     _check(folder)
+    # Only ORE says something of objects that are still to come, and after the last task there are none.
+    assert ["unknown" in task for task in folder.gather().tasks] == [learner == "ore", False]
 
 
 def test_iod(iod):
@@ -146,6 +148,9 @@ def test_cocos_average_precision(quick, tmp_path, console, capsys):
     text = " ".join(capsys.readouterr().out.split())
     assert "COCO's AP of each class after task 2" in text
     assert "AP75" in text
+    page = tmp_path / "report.html"
+    assert main(["report", str(folder.path), "--out", str(page)]) == 0
+    assert "COCO&#x27;s average precision after task 2" in page.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("package", ["torchmetrics.detection", "pycocotools"])

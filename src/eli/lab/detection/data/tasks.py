@@ -6,6 +6,8 @@ are given, so an object of another task is background to it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -13,6 +15,9 @@ from torch import Tensor
 from eli.lab.data.memory_split import check_rows
 from eli.lab.detection.data.split import DetectionSplit, Objects
 from eli.lab.seeds import derive_seed
+
+Batches = Iterable[tuple[list[Tensor], list[dict[str, Tensor]]]]
+"""Images and their targets, some at a time, as `fetch` gives them."""
 
 
 def task_rows(split: DetectionSplit, classes: range, *, difficult: bool = True) -> Tensor:

@@ -6,12 +6,11 @@ here. Imported by whatever runs experiments with detectors.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-
 import torch
 from torch import Tensor
 
 from eli.errors import OptionError
+from eli.lab.detection.data.tasks import Batches
 from eli.lab.detection.evaluation.matching import overlaps
 from eli.lab.detection.models.detector import Detector
 from eli.lab.evaluation.errors import EvaluationError
@@ -24,7 +23,7 @@ PER_IMAGE = 128
 def region_pairs(
     previous: Detector,
     current: Detector,
-    batches: Iterable[tuple[list[Tensor], list[Mapping[str, Tensor]]]],
+    batches: Batches,
     *,
     shared_backbone: bool = False,
     seed: int,

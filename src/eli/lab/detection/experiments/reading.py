@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from eli.lab.data.memory import Memory
-from eli.lab.detection.data.tasks import fetch
+from eli.lab.detection.data.split import DetectionSplit
+from eli.lab.detection.data.tasks import Batches, fetch
 from eli.lab.detection.evaluation.pairs import region_pairs
 from eli.lab.detection.evaluation.reading_images import Collected, read_images
 from eli.lab.detection.evaluation.readings import RegionReadings
 from eli.lab.detection.evaluation.scoring import class_facts, coco_facts, score_readings
+from eli.lab.detection.evaluation.unknown_objects import unknown_facts
 from eli.lab.detection.experiments.bench import DetectionBench
 from eli.lab.detection.experiments.pictures import keep_pictures
 from eli.lab.detection.experiments.sections import RegionAlignerConfig
-from eli.lab.detection.learners import DetectionLearner, Targets
+from eli.lab.detection.learners import DetectionLearner
 from eli.lab.evaluation.results import JSON_NAME, write_results
 from eli.lab.experiments.reading import aligner_settings
 from eli.lab.experiments.run_folder import RunFolder
@@ -30,6 +31,8 @@ from eli.lab.seeds import derive_seed
 from eli.lab.tensor_file import read_tensors, write_tensors
 
 PAIRS = "pairs.safetensors"
+CALIBRATION = 256
+"""How many training images show what known and unknown objects look like (ORE)."""
 
 
 def is_read(target: RunFolder, source: RunFolder, number: int) -> bool:
@@ -84,6 +87,9 @@ def read_task(
     found = class_facts(precisions)
     if counted.coco:
         found |= coco_facts(collected, objects, classes=len(seen))
+    if learner.model.unknown_label is not None and len(seen) < len(bench.data.classes):
+        say(f"task {number + 1}: telling unknown objects apart")
+        found |= unknown_facts(learner.model, _calibration_images(bench, number), _annotated(bench, bench.data.test))
     seconds["readings"] = clock.lap()
     _write(bench, target, number, readings, collected)
     facts = {"task": number + 1, "seconds": seconds, "drift": {}, **found}
@@ -135,10 +141,22 @@ def _pairs(
     return tensors["previous"], tensors["current"]
 
 
-def _new_images(bench: DetectionBench, number: int) -> Iterator[tuple[list[Tensor], Any]]:
+def _new_images(bench: DetectionBench, number: int) -> Batches:
     """Training images of a task, with the boxes of its own classes."""
     classes = bench.protocol.tasks[number]
-    yield from _batches(bench, bench.data.train, bench.rows(classes), classes)
+    return _batches(bench, bench.data.train, bench.rows(classes), classes)
+
+
+def _calibration_images(bench: DetectionBench, number: int) -> Batches:
+    """Some training images, with the boxes of all classes: also of those that are still to come."""
+    generator = torch.Generator().manual_seed(derive_seed(bench.config.seed, f"unknown objects of task {number + 1}"))
+    order = torch.randperm(len(bench.data.train), generator=generator)
+    return _annotated(bench, bench.data.train, order[:CALIBRATION])
+
+
+def _annotated(bench: DetectionBench, split: DetectionSplit, rows: Tensor | None = None) -> Batches:
+    rows = torch.arange(len(split)) if rows is None else rows
+    return _batches(bench, split, rows, range(len(bench.data.classes)))
 
 
 def _test_images(bench: DetectionBench) -> Iterator[list[Tensor]]:
@@ -148,7 +166,7 @@ def _test_images(bench: DetectionBench) -> Iterator[list[Tensor]]:
         yield images
 
 
-def _batches(bench: DetectionBench, split: Any, rows: Tensor, classes: range) -> Iterator[tuple[list[Tensor], Targets]]:
+def _batches(bench: DetectionBench, split: DetectionSplit, rows: Tensor, classes: range) -> Batches:
     device = bench.engine.device
     for some in torch.split(rows, bench.config.train.eval_batch_size):
         images, targets = fetch(split, some, classes, seed=None)
