@@ -110,6 +110,8 @@ def test_printed_numbers():
         assert gain.gain == pytest.approx(gain.aligned - gain.base, abs=0.05)
     assert paper.table2("icarl", "15+5") == paper.NO_PRECISION
     assert paper.table2_gain("5+5") == paper.NOTHING
+    assert [paper.table2_first(protocol).old for protocol in paper.table2_protocols()] == [73.4, 76.85, 71.07]
+    assert paper.table2_first("5+5") == paper.NO_PRECISION
 
 
 def test_precisions_are_those_of_a_reading_after_the_last_task():
@@ -156,6 +158,15 @@ def test_lines_by_hand():
     assert records[2]["all_values"] == "66;68;70"
     assert float(records[2]["gain_all_high"]) == pytest.approx(4.484, abs=1e-3)
     assert (records[0]["gain_all"], records[0]["paper_new"]) == ("", "75.66")
+
+
+def test_a_part_without_a_value():
+    first = Precisions("5+5", "first task only", {"old": (70.0, 72.0)}, printed=paper.table2_first("10+10"))
+    made = precision_sheet("t", "Title", [first], notes=(), command="eli it")
+    row = dict(zip(made.page.columns, made.page.rows[0], strict=True))
+    assert (row["old, paper"], row["old"], row["new"], row["all"], row["gain"]) == ("73.4", "71.0 ± 1.4", "–", "–", "–")
+    (record,) = csv.DictReader(io.StringIO(sheet_csv(made)))
+    assert (record["seeds"], record["old_values"]) == ("2", "70;72")
 
 
 @pytest.mark.parametrize("seeds", [1, 3])

@@ -13,7 +13,7 @@ from eli.lab.commands import reproduce
 from eli.lab.experiments.kinds import CLASSIFICATION, DETECTION
 from eli.lab.experiments.run_folder import RunFolder
 from eli.lab.reproduce import grid
-from eli.lab.reproduce.detection_plan import SHOWN
+from eli.lab.reproduce.detection_plan import FIRST, SHOWN
 from eli.lab.reproduce.store import Store
 
 QUICK = ("preset=smoke", "data.scenes=[16,14]", "data.image_size=64", "model.min_size=64", "model.anchors=[16,32]")
@@ -64,7 +64,11 @@ def results(out, learner):
 
 def test_the_table_has_the_numbers_of_the_runs(out):
     (file,) = out.glob("table2-smoke-*.csv")
-    lines = list(csv.DictReader(file.open()))
+    first, *lines = csv.DictReader(file.open())
+    assert (first["learner"], first["all"]) == (FIRST, "")
+    (folder,) = (out / "runs").glob("finetune-*")
+    (row,) = (row for row in RunFolder(folder).gather().rows if row.task == 1)
+    assert float(first["old"]) == 100 * row.accuracy
     assert [line["learner"] for line in lines] == ["finetune", "iod", *["iod"] * len(SHOWN)]
     assert [line["reading"].removesuffix(" †") for line in lines] == ["base", "base", *SHOWN]
     for line in lines:

@@ -36,8 +36,11 @@ from eli.lab.reproduce.store import Store
 LEARNERS = ("joint", "finetune", "ilod", "faster-ilod", "ore", "iod")
 """The printed ones, in the order of the table."""
 
-SHOWN = ("eli/oracle", "eli/by-prediction", "eli/all", "mean-shift/oracle", "oracle-mask")
+SHOWN = ("eli/oracle", "eli/by-prediction", "eli/by-energy", "eli/all", "mean-shift/oracle", "oracle-mask")
 """The readings of iOD's detectors that the table has."""
+
+FIRST = "first task only"
+"""What stands for a learner where the second task was not learned."""
 
 _ALIGNED, _CLASSIFIER = "iod", "detector"
 _CLASSES = {"digit-scenes": 10, "voc2007": 20}
@@ -96,7 +99,7 @@ def table2(request: Request) -> Experiment:
     planned = [reading for line in lines for reading in line.readings]
 
     def sheet() -> Sheet:
-        measured = [measured for line in lines for measured in _measure(line, store)]
+        measured = [measured for line in lines for measured in (*_first(line, lines, store), *_measure(line, store))]
         return precision_sheet(
             "table2", f"{_TITLE}, {data}", measured, notes=_notes(request, lines), command=command("table2", request)
         )
@@ -166,6 +169,24 @@ def _measure(line: Line, store: Store) -> list[Precisions]:
         marked = name if READINGS[name].label_free else f"{name} †"
         found.append(Precisions(line.protocol, line.learner, _values(rows, name), marked, base, printed, gain))
     return found
+
+
+def _first(line: Line, lines: Sequence[Line], store: Store) -> list[Precisions]:
+    """The detectors of the first of two tasks, which stand before the first learner that learns the second from them.
+
+    Learners that begin in a way of their own have others, which are not shown.
+    """
+    from eli.lab.detection.learners import LEARNERS as KINDS
+
+    here = [each for each in lines if each.protocol == line.protocol]
+    plain = [each for each in here if KINDS[each.learner].plain_first_task]
+    if not plain or line is not next((each for each in here if each.learner != "joint"), None):
+        return []
+    curves = [curve(store.results(reading).rows, "base", _CLASSIFIER) for reading in plain[0].readings]
+    if any(len(each) != 2 for each in curves):
+        return []
+    values = {"old": tuple(100 * each[0].accuracy for each in curves)}
+    return [Precisions(line.protocol, FIRST, values, printed=paper.table2_first(printed_protocol(line.protocol) or ""))]
 
 
 def _values(rows: Sequence[Sequence[Row]], reading: str) -> dict[str, tuple[float, ...]]:

@@ -27,7 +27,7 @@ class Precisions:
     Args:
         protocol: Its split.
         learner: Its learner.
-        values: By part.
+        values: By part; a part that has no value is left out.
         reading: How the detectors were read, with its mark if it uses test annotations.
         base: The same detectors as they are, by part; empty for the line that says just that.
         printed: What the paper has for it.
@@ -89,7 +89,8 @@ def _cells(line: Precisions) -> tuple[str, ...]:
     cells: list[str] = []
     for part in PARTS:
         printed = getattr(line.printed, part)
-        cells += [_NONE if printed is None else f"{printed:.1f}", mean_text(line.values[part])]
+        measured = mean_text(line.values[part]) if part in line.values else _NONE
+        cells += [_NONE if printed is None else f"{printed:.1f}", measured]
     return tuple(cells)
 
 
@@ -137,11 +138,13 @@ def _narrow(cells: Sequence[str]) -> tuple[str, ...]:
 
 def _record(line: Precisions) -> dict[str, Value]:
     record: dict[str, Value] = {"protocol": line.protocol, "learner": line.learner, "reading": line.reading}
-    record["seeds"] = len(line.values["all"])
+    record["seeds"] = len(line.values["old"])
     for part in PARTS:
-        found = spread(line.values[part])
-        record |= {f"paper_{part}": getattr(line.printed, part), part: found.mean, f"{part}_std": found.std}
-        record[f"{part}_values"] = ";".join(f"{value:.6g}" for value in line.values[part])
+        record[f"paper_{part}"] = getattr(line.printed, part)
+        if part in line.values:
+            found = spread(line.values[part])
+            record |= {part: found.mean, f"{part}_std": found.std}
+            record[f"{part}_values"] = ";".join(f"{value:.6g}" for value in line.values[part])
     record["paper_gain"] = line.printed_gain
     for part in PARTS:
         gain = line.gain(part)
