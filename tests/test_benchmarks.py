@@ -22,6 +22,7 @@ FOLDER = Path(__file__).parents[1] / "benchmarks"
         "train.py --model resnet14 --batch 4 --rounds 1",
         "nms.py --rounds 1 --boxes 20 --maps 2x4x4",
         "detect.py --models tiny-c4 --side 64 --images 1 --rounds 1",
+        "flops.py --learners aanet --protocols half-5 --size 64",
     ],
 )
 def test_prints_a_table(command):

@@ -38,8 +38,11 @@ def replacing(destination: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
             handle.flush()
             os.fsync(handle.fileno())
         temporary.replace(target)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        # A full disk shows while writing, when the system does not say of which file any more.
+        if isinstance(error, OSError) and error.errno is not None and error.filename is None:
+            error.filename = str(target)
         raise
 
 

@@ -18,6 +18,7 @@ import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from eli.errors import EliError, FileFormatError, NotFittedError
 from eli.files import write_bytes_atomic
@@ -109,12 +110,13 @@ class Storable(nn.Module):
             FileNotFoundError: If there is no such file.
         """
         metadata, tensors = _read(Path(path))
-        with torch.inference_mode(False):
+        with torch.inference_mode(False), _NoMoreThan(sum(tensor.numel() for tensor in tensors.values())):
             made = cls._make(Path(path), metadata)
             try:
                 made.load_state_dict(tensors)
             except (EliError, RuntimeError, ValueError, TypeError, ArithmeticError) as error:
-                raise FileFormatError(f"{path}: its tensors do not fit a {type(made).__name__}: {error}") from error
+                why = " ".join(str(error).split())  # torch uses a line for each tensor
+                raise FileFormatError(f"{path}: its tensors do not fit a {type(made).__name__}: {why}") from error
             if not made.fitted:
                 raise FileFormatError(f"{path}: the {type(made).__name__} in it is not fitted")
             return made.to(device).eval()
@@ -131,8 +133,32 @@ class Storable(nn.Module):
             raise FileFormatError(f"{path} holds a {name}, not a {cls.__name__}: use {name}.load")
         try:
             return found(**json.loads(metadata["config"]))
-        except (EliError, KeyError, TypeError, ValueError, ArithmeticError, RuntimeError) as error:
+        except (EliError, LookupError, TypeError, ValueError, ArithmeticError, RuntimeError) as error:
             raise FileFormatError(f"{path}: cannot make a {name} from its stored options: {error}") from error
+
+
+class _NoMoreThan(TorchFunctionMode):
+    """Refuses to make many more numbers than a file holds: a few bytes of options must not ask for gigabytes."""
+
+    _makers = (torch.empty, torch.empty_like, torch.zeros, torch.ones, torch.full, torch.eye, torch.rand, torch.randn)
+
+    def __init__(self, held: int) -> None:
+        super().__init__()
+        # Whoever makes a module may need something beside its parameters.
+        self._left = 4 * held + (1 << 20)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        options = dict(kwargs or {})
+        if func in self._makers and str(options.get("device")) != "meta":
+            # On this device a tensor is its shape alone.
+            planned = func(*args, **{key: value for key, value in options.items() if key != "generator"} | _SHAPE_ONLY)
+            self._left -= planned.numel()
+            if self._left < 0:
+                raise ValueError(f"that would take {tuple(planned.shape)} numbers, and the file has fewer")
+        return func(*args, **options)
+
+
+_SHAPE_ONLY = {"device": "meta"}
 
 
 def read_safetensors(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
@@ -159,7 +185,7 @@ def _read(path: Path) -> tuple[Mapping[str, str], dict[str, Tensor]]:
     if not re.fullmatch("[0-9]{1,9}", version) or int(version) > VERSION:
         raise FileFormatError(f"{path} has format version {version!r}; this eli reads up to {VERSION}: upgrade eli")
     if metadata.get("digest") != digest(metadata, tensors):
-        raise FileFormatError(f"{path} is damaged: its content does not match its digest")
+        raise FileFormatError(f"{path} is damaged: its content does not match its digest; save it anew")
     return metadata, tensors
 
 

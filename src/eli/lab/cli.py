@@ -12,7 +12,7 @@ from types import ModuleType
 from rich.console import Console
 
 import eli
-from eli.lab.commands import data, detect, evaluate, export, list, report, reproduce, resume, run, show, toy
+from eli.lab.commands import data, detect, evaluate, export, list, report, reproduce, resume, run, show, sweep, toy
 from eli.lab.data.errors import DataError
 from eli.lab.pages import PageError
 
@@ -25,6 +25,7 @@ _COMMANDS: dict[str, ModuleType] = {
     "show": show,
     "report": report,
     "reproduce": reproduce,
+    "sweep": sweep,
     "detect": detect,
     "export": export,
     "data": data,
@@ -69,7 +70,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _full_disk(error: Exception) -> str:
-    if not (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)):
+    if not (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)):
         return ""
     return f"the disk is full ({error}); what is finished is kept: make room, then the same command goes on from there"
 

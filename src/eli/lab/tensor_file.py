@@ -12,6 +12,7 @@ from torch import Tensor
 
 from eli.errors import EliError, FileFormatError
 from eli.files import write_bytes_atomic
+from eli.lab.json_file import parse_object
 from eli.storage import digest, read_safetensors
 
 MAKE_AGAIN = (
@@ -46,12 +47,12 @@ def read_tensors(path: Path, *, expect: Sequence[str] = ()) -> tuple[dict[str, T
     """
     try:
         metadata, tensors = read_safetensors(path)
-        facts = json.loads(metadata.get("facts", "{}"))
+        if metadata.get("digest") != digest(metadata, tensors):
+            raise ValueError("its content does not match its digest")
+        facts = parse_object(metadata.get("facts", "{}"))
     except (FileFormatError, ValueError) as error:
         raise DamagedRunError(_damaged(path, str(error).removeprefix(f"{path} is damaged or "))) from error
     missing = [name for name in expect if name not in tensors]
-    if metadata.get("digest") != digest(metadata, tensors):
-        raise DamagedRunError(_damaged(path, "its content does not match its digest"))
     if missing:
         raise DamagedRunError(_damaged(path, f"it lacks {', '.join(missing)}"))
     return tensors, facts

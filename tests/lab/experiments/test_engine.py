@@ -1,5 +1,9 @@
+from types import SimpleNamespace
+
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from eli.lab.experiments.engine import Engine
 from eli.lab.models import make_backbone
@@ -31,3 +35,34 @@ def test_one_process_has_all_rows():
     assert engine.is_main
     assert engine.processes == 1
     assert torch.equal(engine.share(torch.arange(7)), torch.arange(7))
+    assert torch.equal(engine.of_first(lambda: torch.ones(2)), torch.ones(2))
+    assert engine.purpose("order") == "order"
+    with pytest.raises(KeyError), engine.together():
+        raise KeyError
+
+
+def _processes(world):
+    return [SimpleNamespace(processes=world, rank=rank) for rank in range(world)]
+
+
+@given(st.integers(0, 40), st.integers(1, 9), st.integers(1, 5))
+def test_the_parts_of_all_processes_gathered_batch_by_batch_are_the_rows(count, size, world):
+    rows = torch.arange(count) + 100
+    found = []
+    parts = [Engine.part(process, rows, size) for process in _processes(world)]
+    assert len({(len(part), size) for part, size in parts}) == 1
+    for batches in zip(*(part.split(each) for part, each in parts), strict=True):
+        assert all(len(batch) <= size for batch in batches)
+        found += torch.cat(batches).tolist()
+    assert found[:count] == rows.tolist()
+
+
+@given(st.integers(0, 60), st.integers(1, 6), st.integers(1, 4))
+def test_the_shares_of_all_processes_make_up_the_batches_of_one(count, each, world):
+    rows = torch.randperm(count)
+    shares = [Engine.share(process, rows) for process in _processes(world)]
+    assert len({len(share) for share in shares}) == 1
+    kept = rows[: count // world * world]
+    for number, batch in enumerate(kept.split(each * world) if len(kept) else ()):
+        theirs = torch.cat([share[number * each : (number + 1) * each] for share in shares])
+        assert sorted(theirs.tolist()) == sorted(batch.tolist())

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from eli.lab.data.errors import DamagedFileError
+from eli.lab.data.image_folders import is_text
 from eli.lab.data.pickles import ArrayRecord, read_pickle
 
 
@@ -107,6 +108,8 @@ def read_names(layout: Layout, path: Path, classes: int) -> tuple[str, ...]:
     """
     lines = _binary_names(path) if layout == BINARY else _python_names(path)
     names = tuple(line.strip() for line in lines if line.strip())
+    if not all(map(is_text, names)):
+        raise DamagedFileError(path, "a class has a name that is no text")
     if len(names) != classes:
         raise DamagedFileError(path, f"it names {len(names)} classes, not {classes}")
     return names
@@ -148,6 +151,7 @@ def _binary_names(path: Path) -> list[str]:
 
 def _python_names(path: Path) -> list[str]:
     names = read_pickle(path).get("fine_label_names")
-    if not isinstance(names, list):
-        raise DamagedFileError(path, "it has no list fine_label_names")
-    return [name.decode("latin-1") if isinstance(name, bytes) else str(name) for name in names]
+    # Nothing but text: a list of lists of lists can be short in the file and gigabytes as text.
+    if not isinstance(names, list) or not all(isinstance(name, str | bytes) for name in names):
+        raise DamagedFileError(path, "it has no list fine_label_names of texts")
+    return [name.decode("latin-1") if isinstance(name, bytes) else name for name in names]

@@ -100,9 +100,22 @@ class ImageFolders:
 
 
 def class_names(folder: Path) -> tuple[str, ...]:
-    """The names of the class folders in a folder, sorted; hidden ones are passed over."""
+    """The names of the class folders in a folder, sorted; hidden ones are passed over.
+
+    Raises:
+        DataError: The name of one is not text.
+    """
     with os.scandir(folder) as entries:
-        return tuple(sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith(".")))
+        names = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+    for name in names:
+        if not is_text(name):
+            raise DataError(f"{folder} has a class folder {name!r}, whose name is not UTF-8: rename it")
+    return tuple(names)
+
+
+def is_text(name: str) -> bool:
+    """Whether a class's name can be shown and written: a file's name, or one in JSON, need not be text."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in name)
 
 
 def read_folders(

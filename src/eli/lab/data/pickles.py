@@ -8,14 +8,19 @@ other name ends the reading. Whatever the bytes are, the outcome is plain values
 from __future__ import annotations
 
 import math
+import os
 import pickle
+from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from eli.lab.data.errors import DamagedFileError
+
+_MAX_ARRAYS = 64
+_MAX_DIMENSIONS = 8
 
 
 def read_pickle(path: Path) -> dict[str, Any]:
@@ -39,7 +44,7 @@ def read_pickle(path: Path) -> dict[str, Any]:
         ) from error
     if not isinstance(content, dict):
         raise DamagedFileError(path, f"it holds a {type(content).__name__}, not a dictionary")
-    return {key.decode("latin-1") if isinstance(key, bytes) else str(key): value for key, value in content.items()}
+    return {key.decode("latin-1") if isinstance(key, bytes) else key: value for key, value in content.items()}
 
 
 class ArrayRecord:
@@ -56,6 +61,8 @@ class ArrayRecord:
         shape, kind, column_major, raw = state[-4:]
         if not isinstance(kind, _ByteType):
             raise pickle.UnpicklingError("an array is not of unsigned bytes")
+        if not isinstance(shape, tuple) or len(shape) > _MAX_DIMENSIONS:
+            raise pickle.UnpicklingError(f"an array has no shape, or more than {_MAX_DIMENSIONS} dimensions")
         content = raw.encode("latin-1") if isinstance(raw, str) else raw
         sizes = tuple(int(size) for size in shape)
         if not isinstance(content, bytes) or min(sizes, default=0) < 0 or math.prod(sizes) != len(content):
@@ -74,8 +81,10 @@ class _ByteType:
     """Stands for numpy's dtype; there is only one."""
 
     def __init__(self, code: str, *ignored: Any) -> None:
-        if code not in {"u1", "uint8"}:
-            raise pickle.UnpicklingError(f"an array has values of the type {code!r}, not unsigned bytes")
+        # A tuple of tuples of tuples can be short in the file and take for ever to hash or to write out.
+        if not isinstance(code, str) or code not in {"u1", "uint8"}:
+            shown = repr(code) if isinstance(code, str) else type(code).__name__
+            raise pickle.UnpicklingError(f"an array has values of the type {shown}, not unsigned bytes")
 
     def __setstate__(self, state: Any) -> None:
         pass  # byte order and the like, without meaning for single bytes
@@ -91,32 +100,77 @@ class _Inert:
 
 
 class _Encode(_Inert):
-    """Stands for the function that newer Pythons write older pickles of bytes with."""
+    """Stands for the function that newer Pythons write older pickles of bytes with.
 
-    __slots__ = ()
+    A pickle can hand it the same long text again and again, so all that it makes must fit into the file.
+    """
+
+    __slots__ = ("left",)
+
+    def __init__(self, left: int) -> None:
+        self.left = left
 
     def __call__(self, text: str, encoding: str) -> bytes:
-        if encoding not in {"latin1", "latin-1"}:
-            raise pickle.UnpicklingError(f"it asks for the encoding {encoding!r}")
+        if not isinstance(text, str) or not isinstance(encoding, str) or encoding not in {"latin1", "latin-1"}:
+            raise pickle.UnpicklingError("it asks for another encoding than latin-1 of a text")
+        self.left -= len(text)
+        if self.left < 0:
+            raise pickle.UnpicklingError("it makes more bytes than the file has")
         return text.encode("latin-1")
 
 
-_KNOWN: dict[tuple[str, str], Any] = {
-    ("numpy.core.multiarray", "_reconstruct"): ArrayRecord,
-    ("numpy._core.multiarray", "_reconstruct"): ArrayRecord,
-    ("numpy", "ndarray"): _Inert(),
-    ("numpy", "dtype"): _ByteType,
-    ("_codecs", "encode"): _Encode(),
-}
+class _Reconstruct(_Inert):
+    """Stands for the function that makes arrays; each may be as long as the file, so there may be few."""
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = _MAX_ARRAYS
+
+    def __call__(self, *ignored: Any) -> ArrayRecord:
+        self.left -= 1
+        if self.left < 0:
+            raise pickle.UnpicklingError(f"it has more than {_MAX_ARRAYS} arrays")
+        return ArrayRecord()
+
+
+def _with_text_keys(load: Callable[[Any], None], first: int) -> Callable[[Any], None]:
+    """The same step of the reader, but keys of a dictionary must be text: some tuples take for ever to hash."""
+
+    def checked(reader: Any) -> None:
+        if not all(isinstance(key, str | bytes) for key in reader.stack[first::2]):
+            raise pickle.UnpicklingError("a key of a dictionary is no text")
+        load(reader)
+
+    return checked
+
+
+_LOAD = pickle._Unpickler.dispatch
+# What data sets do not use: a few bytes could ask for a buffer of gigabytes, and sets hash whatever they hold.
+_REFUSED = b"".join((pickle.BYTEARRAY8, pickle.EMPTY_SET, pickle.ADDITEMS, pickle.FROZENSET))
 
 
 # The reader written in Python, because the one in C lets a few bytes ask for a table of many gigabytes.
 class _Reader(pickle._Unpickler):
+    dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {
+        **{code: load for code, load in _LOAD.items() if code not in _REFUSED},
+        **{code: _with_text_keys(_LOAD[code], 0) for code in pickle.SETITEMS + pickle.DICT},
+        **{code: _with_text_keys(_LOAD[code], -2) for code in pickle.SETITEM},
+    }
+
     def __init__(self, stream: IO[bytes]) -> None:
         super().__init__(stream, encoding="latin1")
+        make = _Reconstruct()
+        self._known: dict[tuple[str, str], Any] = {
+            ("numpy.core.multiarray", "_reconstruct"): make,
+            ("numpy._core.multiarray", "_reconstruct"): make,
+            ("numpy", "ndarray"): _Inert(),
+            ("numpy", "dtype"): _ByteType,
+            ("_codecs", "encode"): _Encode(os.fstat(stream.fileno()).st_size),
+        }
 
     def find_class(self, module_name: str, global_name: str, /) -> Any:
-        known = _KNOWN.get((module_name, global_name))
+        known = self._known.get((module_name, global_name))
         if known is None:
             raise pickle.UnpicklingError(f"it asks for {module_name}.{global_name}, which is not allowed")
         return known

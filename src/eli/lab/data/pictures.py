@@ -17,11 +17,18 @@ from torch import Tensor
 
 from eli.lab.data.errors import DamagedFileError
 
+MAX_PIXELS = 1 << 26
+"""A picture with more pixels is refused: decoded, it would take more than 256 MB."""
+
 _AREA = (0.08, 1.0)
 _RATIO = (3 / 4, 4 / 3)
 _TRIES = 10
 _RESIZE, _CROP = 256, 224
 _REMEDY = "replace it by a good copy, or remove it"
+_STRIP = 16
+# The formats of the file names that are taken (see `image_folders.SUFFIXES`). Pillow knows dozens more by a file's
+# content, and asks other programs to decode some of them.
+_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 
 
 def read_picture(path: Path) -> Image.Image:
@@ -31,7 +38,8 @@ def read_picture(path: Path) -> Image.Image:
         DamagedFileError: It cannot be read.
     """
     try:
-        with Image.open(path) as image:
+        with Image.open(path, formats=_FORMATS) as image:
+            _check_size(*image.size)
             return _rgb(image)
     except DamagedFileError:
         raise
@@ -49,11 +57,21 @@ def centre_crop(image: Image.Image, size: int) -> Tensor:
         `uint8`, (3, size, size).
     """
     short = round(size * _RESIZE / _CROP)
+    image = _without_ends(image)
     width, height = image.size
     scaled = (short, short * height // width) if width <= height else (short * width // height, short)
     image = image.resize(scaled, Image.Resampling.BILINEAR)
     left, top = round((scaled[0] - size) / 2), round((scaled[1] - size) / 2)
     return _tensor(image.crop((left, top, left + size, top + size)))
+
+
+def _without_ends(image: Image.Image) -> Image.Image:
+    # A line of 1 x 65,000 pixels is a small file; scaled to 256 in width, it would take 13 GB to cut its middle out.
+    (width, height), most = image.size, _STRIP * min(image.size)
+    if max(width, height) <= most:
+        return image
+    left, top = max(0, width - most) // 2, max(0, height - most) // 2
+    return image.crop((left, top, left + min(width, most), top + min(height, most)))
 
 
 def random_crop(image: Image.Image, size: int, generator: np.random.Generator) -> Tensor:
@@ -112,6 +130,12 @@ def read_small(paths: Sequence[Path], *, side: int) -> Tensor:
             raise DamagedFileError(path, f"it has {found} pixels, not {side} x {side}", _REMEDY)
         images[row] = _tensor(image)
     return images
+
+
+def _check_size(width: int, height: int) -> None:
+    # Pillow takes the memory that a header asks for before it looks for the pixels.
+    if width * height > MAX_PIXELS:
+        raise ValueError(f"it has {width} x {height} pixels, more than {MAX_PIXELS} in all; scale it down")
 
 
 def _rgb(image: Image.Image) -> Image.Image:

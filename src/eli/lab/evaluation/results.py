@@ -17,6 +17,7 @@ from typing import Any
 from eli.files import write_text_atomic
 from eli.lab.evaluation.evaluate import TaskEvaluation
 from eli.lab.evaluation.scoring import Row
+from eli.lab.json_file import digest_of
 from eli.lab.tensor_file import MAKE_AGAIN, DamagedRunError
 
 JSON_NAME, CSV_NAME = "results.jsonl", "results.csv"
@@ -61,11 +62,17 @@ def write_results(
         The path of `results.jsonl`.
     """
     run = {"kind": "run", "version": VERSION, "lines": len(rows) + len(tasks), "facts": dict(facts)}
-    lines = [run, *({"kind": "row", **asdict(row)} for row in rows)]
-    lines += [{"kind": "task", "facts": dict(task)} for task in tasks]
-    text = "".join(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n" for line in lines)
-    write_text_atomic(folder / CSV_NAME, _csv(rows))
-    return write_text_atomic(folder / JSON_NAME, text)
+    lines = [{"kind": "row", **asdict(row)} for row in rows] + [{"kind": "task", "facts": dict(task)} for task in tasks]
+    rest = "".join(map(_line, lines))
+    write_csv(folder, rows)
+    return write_text_atomic(folder / JSON_NAME, _line(run | {"digest": digest_of(run, rest)}) + rest)
+
+
+def write_csv(folder: Path, rows: Sequence[Row]) -> None:
+    """Write the file for spreadsheets, unless it is there and right: nobody reads it again, so nobody sees damage."""
+    path, text = folder / CSV_NAME, _csv(rows)
+    if not path.is_file() or path.read_bytes() != text.encode():
+        write_text_atomic(path, text)
 
 
 def read_results(path: Path) -> Results:
@@ -98,17 +105,25 @@ def read_results(path: Path) -> Results:
             tasks.append(line["facts"])
         else:
             raise _damaged(path, number, f"it is neither a row nor a task but {kind!r}")
+    # Last, since what was found before says more.
+    _check_digest(path, parsed[0], "".join(f"{line}\n" for line in lines[1:]))
     return Results(facts=facts, rows=rows, tasks=tasks)
 
 
 def _parse(path: Path, number: int, line: str) -> dict[str, Any]:
     try:
         value = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _damaged(path, number, f"it is not JSON ({error})") from error
     if not isinstance(value, dict):
         raise _damaged(path, number, "it is not a JSON object")
     return value
+
+
+def _check_digest(path: Path, first: dict[str, Any], rest: str) -> None:
+    # Files of older versions have none.
+    if "digest" in first and first.pop("digest") != digest_of(first, rest):
+        raise _damaged(path, 1, "the content of the file does not match its digest")
 
 
 def _run(path: Path, line: Mapping[str, Any], *, following: int) -> dict[str, Any]:
@@ -147,6 +162,11 @@ def _whole(value: Any) -> bool:
 
 def _fraction(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
+
+
+def _line(content: Mapping[str, Any]) -> str:
+    # In ASCII: a folder's name, which is among the facts, need not be text in any encoding.
+    return json.dumps(content, allow_nan=False) + "\n"
 
 
 def _csv(rows: Sequence[Row]) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
+from eli.errors import OptionError
 from eli.lab.data.protocol import Protocol
 from eli.lab.experiments.engine import Engine
 from eli.lab.experiments.run_sections import TrainConfig
@@ -25,10 +26,24 @@ class BaseBench:
         engine: Where and how numbers are computed.
     """
 
+    several_processes: ClassVar[bool] = False
+    """Whether the work can be shared by several processes."""
+
     config: Any
     data: Any
     protocol: Protocol
     engine: Engine
+
+    def __post_init__(self) -> None:
+        processes, batch = self.engine.processes, self.config.train.batch_size
+        if processes > 1 and not self.several_processes:
+            raise OptionError(f"this kind of run is done by one process, not by {processes}: start it without torchrun")
+        if batch % processes:
+            raise OptionError(f"train.batch_size={batch} must be a multiple of the number of processes, {processes}")
+
+    def common(self, learner: Any) -> dict[str, Any]:
+        """What every process has one of, by name: see `Crew`."""
+        return {}
 
     def grow(self, learner: Any, number: int) -> None:
         """Make the learner ready for a task; what is drawn at random for it depends on the run's seed and the task."""

@@ -12,6 +12,7 @@ from torch import Tensor
 from eli.lab.data.bench_dataset import BenchDataset, open_dataset
 from eli.lab.data.memory import Memory
 from eli.lab.experiments.base_bench import BaseBench, make_engine
+from eli.lab.experiments.processes import started_by_torchrun
 from eli.lab.experiments.run_config import RunConfig
 from eli.lab.experiments.speed import Speed, choose_speed
 from eli.lab.experiments.training import Task
@@ -23,6 +24,8 @@ from eli.lab.seeds import derive_seed
 @dataclass(frozen=True, eq=False)
 class Bench(BaseBench):
     """Everything that a run needs; see `BaseBench`."""
+
+    several_processes = True
 
     config: RunConfig
     data: BenchDataset
@@ -48,6 +51,11 @@ class Bench(BaseBench):
             selection=settings.selection,
             seed=derive_seed(self.config.seed, "exemplars"),
         )
+
+    def common(self, learner: Learner) -> dict[str, Any]:
+        """Models and images: what latents are made of."""
+        images = {"train": self.data.train, "test": self.data.test}
+        return {"model": learner.model, "teacher": learner.teacher} | images
 
     def task(self, number: int, memory: Memory, *, all_data: bool) -> Task:
         """What the learner gets to see in a task."""
@@ -120,7 +128,7 @@ def open_bench(config: RunConfig, speed: Speed | None = None) -> tuple[Bench, Sp
         speed = choose_speed(
             make,
             data.image_shape,
-            measure=_on_cpu(train.accelerator) and train.devices == 1,
+            measure=_on_cpu(train.accelerator) and started_by_torchrun() is None and train.devices == 1,
             precision=train.precision,
             layout=train.layout,
         )

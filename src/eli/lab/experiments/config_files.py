@@ -57,7 +57,12 @@ def _path(key: str, text: str) -> str | None:
     if text == "null":
         return None
     # A run may go on from another folder than it began in; where it is itself is known by then.
-    return text if key == "out" else str(Path(text).expanduser().resolve())
+    if key == "out":
+        return text
+    try:
+        return str(Path(text).expanduser().resolve())
+    except (OSError, RuntimeError, ValueError) as error:  # an unknown user after "~", links in a circle, a zero byte
+        raise ConfigError(f"{key}={text!r} is no path that can be used: {error}.") from None
 
 
 def _ask_hydra(tree: ConfigTree, given: Mapping[str, str]) -> dict[str, Any]:
@@ -75,7 +80,10 @@ def _ask_hydra(tree: ConfigTree, given: Mapping[str, str]) -> dict[str, Any]:
         for key, text in settings.items():
             OmegaConf.update(found, key, _read_value(key, text))
         plain = OmegaConf.to_container(found, resolve=True)
-    except (HydraException, OmegaConfBaseException) as error:
+    except ConfigError:
+        raise
+    # What is nested too deeply, or refers to itself, or is a number of thousands of digits, fails outside of hydra.
+    except (HydraException, OmegaConfBaseException, ValueError, TypeError, RecursionError) as error:
         raise ConfigError(f"These settings cannot be read: {str(error).strip().partition(chr(10))[0]}") from None
     return {str(key): value for key, value in plain.items()} if isinstance(plain, dict) else {}
 
@@ -104,7 +112,7 @@ def _read_value(key: str, text: str) -> Any:
     typed = f"{key}={text}"
     try:
         override = OverridesParser.create().parse_override(typed)
-    except HydraException:
+    except (HydraException, ValueError, RecursionError):
         raise ConfigError(f"The value of {typed!r} cannot be read; a text may need quotes: key='...'.") from None
     if override.is_sweep_override():
         raise ConfigError(f"{typed!r} gives several values; a run has one. A list is written in brackets: [1,2].")

@@ -6,13 +6,15 @@ A hint says what a value must be; `Range` beside it says between which bounds. V
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from eli.lab.experiments.config_errors import ConfigError, did_you_mean
+
+_SHOWN = 300
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ def build(cls: type[_Section], values: Mapping[str, Any]) -> _Section:
     """Make a checked dataclass from a mapping that has exactly its fields."""
     prefix = f"{cls.key}." if cls.key else ""
     for name in values.keys() - hints(cls).keys():
-        raise ConfigError(f"There is no setting '{prefix}{name}'.{did_you_mean(str(name), hints(cls))}")
+        raise ConfigError(f"There is no setting {f'{prefix}{name}'!r}.{did_you_mean(str(name), hints(cls))}")
     for name in hints(cls).keys() - values.keys():
         raise ConfigError(f"The setting '{prefix}{name}' is missing.")
     return cls(**values)
@@ -100,14 +102,20 @@ def convert(value: Any, hint: Any, key: str) -> Any:
         if found:
             return result
     wanted = " or ".join(_wanted(option, bounds) for option in options)
-    raise ConfigError(f"{key} must be {wanted}, not {value!r}.")
+    # A learner's options have names that come from a file, of whatever letters.
+    raise ConfigError(f"{key if key.isprintable() else repr(key)} must be {wanted}, not {_short(value)}.")
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 def _section(value: Any, cls: Any, key: str) -> Any:
     if isinstance(value, cls):
         return value
     if not isinstance(value, Mapping):
-        raise ConfigError(f"{key} must be a group of settings, not {value!r}.")
+        raise ConfigError(f"{key} must be a group of settings, not {_short(value)}.")
     return build(cls, value)
 
 
@@ -128,7 +136,8 @@ def _as(value: Any, kind: Any, bounds: Range | None) -> tuple[bool, Any]:
 
 def _as_number(value: Any, kind: type, bounds: Range | None) -> tuple[bool, Any]:
     allowed = int if kind is int else (int, float)
-    if isinstance(value, bool) or not isinstance(value, allowed) or not math.isfinite(value):
+    # An int may be too large for a float, and then math cannot tell that it is finite.
+    if isinstance(value, bool) or not isinstance(value, allowed) or not abs(value) <= sys.float_info.max:
         return False, value
     return bounds is None or value in bounds, kind(value)
 

@@ -1,4 +1,4 @@
-"""Latents of images under a model, each computed once. Imported by the runner."""
+"""Latents of images under a model, each computed once; several processes share the images. Imported by the runner."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from torch import Tensor
 
 from eli.extraction import extract_pairs
 from eli.lab.data.split import Split
+from eli.lab.experiments.crew import call_all
 from eli.lab.experiments.engine import Engine
 from eli.lab.models.classifier import Classifier
 from eli.lab.seeds import derive_seed
@@ -17,9 +18,12 @@ from eli.lab.seeds import derive_seed
 @torch.no_grad()
 def latents_of(model: Classifier, split: Split, rows: Tensor, *, engine: Engine, size: int) -> Tensor:
     """Latents of the images in these rows, not augmented: (N, D) on the CPU."""
+    call_all(engine, latents_of, model, split, rows, size=size)
     model.eval()
-    found = [model.latents(engine.images(images)).cpu() for images, _ in split.batches(rows, size=size)]
-    return torch.cat(found) if found else torch.empty(0, model.backbone.latent_dim)
+    mine, size = engine.part(rows, size)
+    batches = split.batches(mine, size=size)
+    found = [engine.gather(model.latents(engine.images(images))).cpu() for images, _ in batches]
+    return torch.cat(found)[: len(rows)] if found else torch.empty(0, model.backbone.latent_dim)
 
 
 def pairs_of(
@@ -47,12 +51,21 @@ def pairs_of(
         mixup: Alpha of the Beta distribution of mixup, None for none.
         seed: Of augmentation and mixup.
     """
+    call_all(engine, pairs_of, previous, current, split, rows, size=size, passes=passes, mixup=mixup, seed=seed)
     batches = _Augmented(split, rows, engine=engine, size=size, seed=seed)
     previous.eval(), current.eval()
     pair = extract_pairs(
-        previous.latents, current.latents, batches, passes=passes, mixup=mixup, seed=derive_seed(seed, "mixup")
+        lambda images: engine.gather(previous.latents(images)),
+        lambda images: engine.gather(current.latents(images)),
+        batches,
+        passes=passes,
+        mixup=mixup,
+        seed=derive_seed(seed, engine.purpose("mixup")),
     )
-    return pair[0].cpu(), pair[1].cpu()
+    # Each pass has a few rows too many, where they did not divide evenly.
+    dim = current.backbone.latent_dim
+    before, after = (side.cpu().view(passes, -1, dim)[:, : len(rows)].reshape(-1, dim) for side in pair)
+    return before, after
 
 
 class _Augmented:
@@ -66,7 +79,8 @@ class _Augmented:
         # In a new order each time: a batch of mixup blends images with each other, and files are sorted by class.
         generator = torch.Generator().manual_seed(derive_seed(self._seed, f"order of pass {self._passes}"))
         rows = self._rows[torch.randperm(len(self._rows), generator=generator)]
-        seed = derive_seed(self._seed, f"augmentation of pass {self._passes}")
+        seed = derive_seed(self._seed, self._engine.purpose(f"augmentation of pass {self._passes}"))
         self._passes += 1
-        for images, _ in self._split.batches(rows, size=self._size, augment=seed):
+        rows, size = self._engine.part(rows, self._size)
+        for images, _ in self._split.batches(rows, size=size, augment=seed):
             yield self._engine.images(images)

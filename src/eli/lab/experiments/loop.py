@@ -218,7 +218,8 @@ class _Lesson:
     def _step(self, batch: Any, epoch: int) -> tuple[float, Result]:
         result = self.course.loss(self._module, batch)
         loss = torch.stack([*result.terms.values()]).sum()
-        value = loss.item()
+        # Of all processes: what one of them cannot go on with, none can.
+        value = self.engine.mean(loss).item()
         if not math.isfinite(value):
             raise DivergedError(
                 f"the loss is {value} in epoch {epoch + 1} of task {self.course.task + 1}; "

@@ -15,8 +15,8 @@ Every file is written whole or not at all. Imported by the runner, and by comman
 
 from __future__ import annotations
 
-import json
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,11 +25,13 @@ from typing import Any
 from torch import Tensor
 
 from eli.errors import EliError
-from eli.files import write_text_atomic
-from eli.lab.evaluation.results import JSON_NAME, Results, read_results, write_results
-from eli.lab.tensor_file import DamagedRunError, read_tensors, write_tensors
+from eli.lab.evaluation.results import JSON_NAME, Results, read_results, write_csv, write_results
+from eli.lab.json_file import read_object, write_object
+from eli.lab.tensor_file import MAKE_AGAIN, DamagedRunError, read_tensors, write_tensors
 
 FORMAT = 1
+_FACTS = {"config": dict, "sizes": list, "speed": dict, "classes": list}
+_START_ANEW = "this run cannot be resumed; start it anew in another folder"
 
 
 class RunError(EliError):
@@ -67,8 +69,7 @@ class RunFolder:
 
     def write_facts(self, facts: Mapping[str, Any]) -> None:
         """Write what the run is; the first file of a run."""
-        text = json.dumps({"format": FORMAT, **facts}, indent=1)
-        write_text_atomic(self.path / "run.json", text + "\n")
+        write_object(self.path / "run.json", {"format": FORMAT, **facts})
 
     def facts(self) -> dict[str, Any]:
         """What `write_facts` wrote.
@@ -80,9 +81,15 @@ class RunFolder:
         file = self.path / "run.json"
         if not file.is_file():
             raise RunError(f"there is no run in {self.path}; 'eli list' shows the runs of a folder")
-        facts = self._json(file, "this run cannot be resumed; start it anew in another folder")
+        try:
+            facts, sealed = read_object(file)
+        except ValueError as error:
+            raise DamagedRunError(f"{file} is damaged ({error}); {_START_ANEW}") from error
         if facts.get("format") != FORMAT:
             raise RunError(f"{file} has format {facts.get('format')!r}, this eli reads {FORMAT}: upgrade eli")
+        missing = [name for name, kind in _FACTS.items() if not isinstance(facts.get(name), kind)]
+        if missing and not sealed:
+            raise DamagedRunError(f"{file} is damaged (it lacks {', '.join(missing)}); {_START_ANEW}")
         return facts
 
     def task(self, number: int) -> Path:
@@ -111,8 +118,11 @@ class RunFolder:
         """The state of the learner after a task, the ranked exemplars of each class, and the facts."""
         tensors, facts = read_tensors(self.task(number) / "model.safetensors")
         state = {name: t for name, t in tensors.items() if not name.startswith("memory.")}
+        labels = {name: name.removeprefix("memory.") for name in tensors if name not in state}
+        if not all(re.fullmatch("[0-9]{1,9}", label) for label in labels.values()):
+            raise DamagedRunError(f"{self.task(number) / 'model.safetensors'} is of something else. {MAKE_AGAIN}")
         # By label: a safetensors file lists its tensors in an order of its own.
-        ranked = {int(name.removeprefix("memory.")): t for name, t in tensors.items() if name.startswith("memory.")}
+        ranked = {int(label): tensors[name] for name, label in labels.items()}
         return state, dict(sorted(ranked.items())), facts
 
     def results(self, number: int) -> Results | None:
@@ -134,6 +144,21 @@ class RunFolder:
         results = self.gather()
         write_results(self.path, results.rows, results.facts, tasks=results.tasks)
         return results
+
+    def complete(self) -> None:
+        """Make the files again that only repeat what is in others, wherever they do not: after a kill, or damage."""
+        number = 0
+        while (results := self.results(number)) is not None:
+            write_csv(self.task(number), results.rows)
+            number += 1
+        whole, file = self.gather(), self.path / JSON_NAME
+        try:
+            same = read_results(file) == whole
+        except (FileNotFoundError, DamagedRunError):
+            same = False
+        if not same:
+            write_results(self.path, whole.rows, whole.facts, tasks=whole.tasks)
+        write_csv(self.path, whole.rows)
 
     def save_progress(self, number: int, state: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         """Write the state of a task that is being learned, and facts about it."""
@@ -166,15 +191,6 @@ class RunFolder:
             except BlockingIOError:
                 raise RunError(f"another process is at work in {self.path}; wait for it, or stop it") from None
             yield
-
-    def _json(self, file: Path, advice: str) -> dict[str, Any]:
-        try:
-            content = json.loads(file.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise DamagedRunError(f"{file} is damaged ({error}); {advice}") from error
-        if not isinstance(content, dict):
-            raise DamagedRunError(f"{file} is damaged (it holds no object); {advice}")
-        return content
 
 
 def _locker() -> Callable[[int], None]:

@@ -2,7 +2,8 @@
 
     config -> dataset -> protocol -> tasks; for each task: learner, memory, latents, aligners, readings
 
-One loop for all kinds of runs; how a task is taught and read is the kind's own. Imported by `session.py`.
+One loop for all kinds of runs; how a task is taught and read is the kind's own. Several processes go through it side by
+side: the first one alone looks at the folder and writes. Imported by `session.py`.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from torch import Tensor
 
 from eli.errors import OptionError
 from eli.lab.data.memory import Memory
+from eli.lab.experiments.crew import Crew
 from eli.lab.experiments.kind import Finished, Kind, Say, Show
 from eli.lab.experiments.loop import Moment, Place
 from eli.lab.experiments.run_folder import RunFolder
@@ -40,19 +43,23 @@ def run(
         say: Hears of each other thing that begins.
         finished: Is given the results so far whenever a task was read.
     """
+    engine = bench.engine
     learner, memory = bench.learner(), bench.memory()
-    for number in range(len(bench.protocol.tasks)):
-        bench.grow(learner, number)
-        learned = folder.is_learned(number)
-        bench.engine.wait()  # before the first process writes what the others look for
-        if not learned:
-            _learn(kind, bench, folder, number, learner, memory, show, say)
-            bench.engine.wait()
-        _restore(bench, folder, number, learner, memory)
-        if bench.engine.is_main and not kind.is_read(folder, folder, number):
-            settings = bench.config.aligner
-            kind.read(bench, learner, memory, number, source=folder, target=folder, settings=settings, say=say)
-            finished(folder.collect())
+    with engine.together():
+        for number in range(len(bench.protocol.tasks)):
+            bench.grow(learner, number)
+            if not engine.of_first(partial(folder.is_learned, number)):
+                _learn(kind, bench, folder, number, learner, memory, show, say)
+            _restore(bench, folder, number, learner, memory)
+            crew = Crew(engine, bench.common(learner))
+            if not engine.is_main:
+                crew.follow()
+                continue
+            with crew.led():
+                if not kind.is_read(folder, folder, number):
+                    settings = bench.config.aligner
+                    kind.read(bench, learner, memory, number, source=folder, target=folder, settings=settings, say=say)
+                    finished(folder.collect())
 
 
 def evaluate(kind: Kind, bench: Any, folder: RunFolder, target: RunFolder, settings: Any, say: Say) -> None:
@@ -89,16 +96,15 @@ def _learn(
     config = bench.config
     watch = _Watch(bench, folder, number, show)
     if number == 0 and config.start_from is not None:
-        watch.before = _start_from(RunFolder(config.start_from), learner)
+        watch.before = _start_from(bench, RunFolder(config.start_from), learner)
     else:
-        kind.teach(bench, learner, memory, number, watch=watch, resume=watch.resume())
-    if not bench.engine.is_main:
-        return
+        kind.teach(bench, learner, memory, number, watch=watch, resume=bench.engine.of_first(watch.resume))
     say(f"task {number + 1}: choosing exemplars")
     kind.remember(bench, learner, memory, number)
-    facts = {"run": config.training_digest(), "seconds": watch.seconds()}
-    folder.save_model(number, learner.state(), memory.ranked, facts)
-    folder.drop_progress()
+    if bench.engine.is_main:
+        facts = {"run": config.training_digest(), "seconds": watch.seconds(), "processes": bench.engine.processes}
+        folder.save_model(number, learner.state(), memory.ranked, facts)
+        folder.drop_progress()
 
 
 class _Watch:
@@ -135,7 +141,7 @@ class _Watch:
 
 def _restore(bench: Any, folder: RunFolder, number: int, learner: Any, memory: Memory) -> None:
     """Take over what was learned in a task: what is on disk counts, in every process and after every interruption."""
-    state, ranked, facts = folder.load_model(number)
+    state, ranked, facts = bench.engine.of_first(partial(folder.load_model, number))
     if facts.get("run", bench.config.training_digest()) != bench.config.training_digest():
         raise DamagedRunError(f"{folder.task(number)}/model.safetensors is of another run. {MAKE_AGAIN}")
     _load_weights(folder, number, learner, state)
@@ -152,8 +158,8 @@ def _load_weights(folder: RunFolder, number: int, learner: Any, state: Mapping[s
     learner.eval()
 
 
-def _start_from(other: RunFolder, learner: Any) -> float:
+def _start_from(bench: Any, other: RunFolder, learner: Any) -> float:
     """Take the model of the first task from another run; returns how long it was trained."""
-    state, _, facts = other.load_model(0)
+    state, _, facts = bench.engine.of_first(partial(other.load_model, 0))
     _load_weights(other, 0, learner, state)
     return float(facts["seconds"])

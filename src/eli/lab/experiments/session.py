@@ -23,6 +23,7 @@ from eli.lab.experiments.run_folder import RunError, RunFolder
 from eli.lab.experiments.runner import evaluate, run
 from eli.lab.experiments.speed import Speed
 from eli.lab.run_progress import watch_run
+from eli.lab.tensor_file import DamagedRunError
 
 
 def begin(
@@ -79,14 +80,23 @@ def _open(facts: Mapping[str, Any], **changes: Any) -> tuple[Any, Speed]:
     if config.train.threads is None and "threads" in facts:
         # How sums are split over threads changes their rounding, and the numbers with it.
         torch.set_num_threads(facts["threads"])
-    return of.open_bench(config, Speed(**facts["speed"]))
+    return of.open_bench(config, _speed(facts))
+
+
+def _speed(facts: Mapping[str, Any]) -> Speed:
+    try:
+        return Speed(**facts["speed"])
+    except TypeError as error:
+        raise DamagedRunError(f"run.json has no way of training ({error}); start the run anew in another folder") from (
+            error
+        )
 
 
 def _speed_of(config: Any) -> Speed | None:
     """The way of training of the run that the first task is taken from, where the user has no other wish."""
     if config.start_from is None or (config.train.precision, config.train.layout) != ("auto", "auto"):
         return None
-    return Speed(**RunFolder(config.start_from).facts()["speed"])
+    return _speed(RunFolder(config.start_from).facts())
 
 
 def _check_start(of: Kind, bench: Any, speed: Speed) -> None:
@@ -95,7 +105,7 @@ def _check_start(of: Kind, bench: Any, speed: Speed) -> None:
     if kind_of(facts) is not of:
         raise RunError(f"{other.path} is another kind of run")
     mine = of.first_task(bench.config, bench.protocol.sizes[0], speed)
-    theirs = of.first_task(of.from_dict(facts["config"]), facts["sizes"][0], Speed(**facts["speed"]))
+    theirs = of.first_task(of.from_dict(facts["config"]), facts["sizes"][0], _speed(facts))
     different = [key for key, value in mine.items() if theirs[key] != value]
     if different:
         raise RunError(f"{other.path} has another first task: {', '.join(different)} differ")
@@ -132,6 +142,8 @@ def _work(
                     run(of, bench, folder, board.beside(show), say, board.results)
             else:
                 run(of, bench, folder, show, say)
+        if main:
+            folder.complete()
     bench.engine.wait()
     if not main:
         raise SystemExit(0)  # what follows, tables say, is for one process to do

@@ -83,15 +83,15 @@ class _Course:
         self.epochs = config.first_epochs if task.number == 0 else config.epochs
 
     def begin_epoch(self, epoch: int) -> tuple[int, Iterator[tuple[Tensor, Tensor]]]:
-        """All images once, in an order of this epoch."""
+        """All images once, in an order of this epoch; a process has its share of each batch."""
         rows = torch.cat([self._task.new, self._task.rehearsed])
         generator = torch.Generator().manual_seed(self._epoch_seed("order", epoch))
-        order = self._engine.share(rows[torch.randperm(len(rows), generator=generator)])
-        size = max(1, self._config.batch_size // self._engine.processes)
-        if len(order) % size == 1 and len(order) > 1:
+        order = rows[torch.randperm(len(rows), generator=generator)]
+        if len(order) % self._config.batch_size == 1 and len(order) > 1:
             order = order[:-1]  # batch norm cannot train on a single image; another epoch leaves out another one
-        batches = self._split.batches(order, size=size, augment=self._epoch_seed("augmentation", epoch))
-        return -(-len(order) // size), batches
+        mine, size = self._engine.share(order), self._config.batch_size // self._engine.processes
+        seed = self._epoch_seed(self._engine.purpose("augmentation"), epoch)
+        return -(-len(mine) // size), self._split.batches(mine, size=size, augment=seed)
 
     def rate(self, epoch: int, within: float) -> float:
         """By the schedule."""

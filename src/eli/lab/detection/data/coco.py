@@ -13,6 +13,7 @@ few, are left out.
 from __future__ import annotations
 
 import json
+import reprlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from eli.lab.data.errors import DamagedFileError
-from eli.lab.data.image_folders import FolderLayoutError
+from eli.lab.data.image_folders import FolderLayoutError, is_text
 from eli.lab.detection.data.files import REMEDY, Annotation, Box, checked_box
 
 COCO_FILES = (
@@ -146,8 +147,8 @@ def _categories(entries: _Entries) -> dict[int, str]:
     names: dict[int, str] = {}
     for entry in entries:
         name = entry.get("name")
-        if not isinstance(name, str) or not name:
-            raise ValueError(f"the category {entry.get('id')} has no name")
+        if not isinstance(name, str) or not name or not is_text(name):
+            raise ValueError(f"the category {_short(entry.get('id'))} has no name")
         names[_whole(entry, "id", "category")] = name
     if len(set(names.values())) != len(entries):
         raise ValueError("two categories have the same id or name")
@@ -162,17 +163,17 @@ def _size(entry: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def _object(entry: Mapping[str, Any], names: Mapping[int, str], size: tuple[int, int]) -> _Object | None:
-    words = f"the annotation {entry.get('id')} of image {entry['image_id']}"
+    words = f"the annotation {_short(entry.get('id'))} of image {entry['image_id']}"
     category = _whole(entry, "category_id", "annotation")
     if category not in names:
         raise ValueError(f"{words} has the category {category}, which is not in 'categories'")
     box = entry.get("bbox")
     if not isinstance(box, list) or len(box) != 4 or not all(type(number) in (int, float) for number in box):
-        raise ValueError(f"{words} must have a bbox of four numbers, not {box!r}")
+        raise ValueError(f"{words} must have a bbox of four numbers, not {_short(box)}")
     left, top, width, height = map(float, box)
     crowd = entry.get("iscrowd", 0)
     if crowd not in (0, 1):
-        raise ValueError(f"{words} has iscrowd {crowd!r}, which must be 0 or 1")
+        raise ValueError(f"{words} has iscrowd {_short(crowd)}, which must be 0 or 1")
     if min(width, height) < 0:
         raise ValueError(f"{words} has a negative width or height: {box!r}")
     if width == 0 or height == 0:
@@ -188,5 +189,10 @@ def _whole(entry: Mapping[str, Any], key: str, what: str) -> int:
     number = entry.get(key)
     # A truth value is an int for Python, and no id or size for anybody else.
     if type(number) is not int:
-        raise ValueError(f"{key} of the {what} {entry.get('id')!r} must be a whole number, not {number!r}")
+        raise ValueError(f"{key} of the {what} {_short(entry.get('id'))} must be a whole number, not {_short(number)}")
     return number
+
+
+def _short(value: Any) -> str:
+    """A value for a message; a broken file can have a list of thousands where a number must be."""
+    return reprlib.repr(value)

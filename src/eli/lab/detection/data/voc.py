@@ -14,6 +14,7 @@ pixels, and the overlap of two boxes is the one of the official evaluation, whic
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
@@ -94,7 +95,9 @@ def read_voc(root: Path) -> tuple[list[Annotation], list[Annotation]]:
     if pair is None:
         raise FolderLayoutError(lists, "the lists of training and test images are missing", _NEEDED)
     # A dictionary in sorted order: where a name has two pictures, the choice is the same on every machine.
-    found = (path for path in sorted((root / "JPEGImages").iterdir()) if path.suffix.lower() in SUFFIXES)
+    # What is no plain file, a pipe say, could keep a reader waiting for ever.
+    entries = sorted((root / "JPEGImages").iterdir())
+    found = (path for path in entries if path.suffix.lower() in SUFFIXES and path.is_file())
     folder = _Folder(root, {path.stem: path for path in found})
     train, test = (_names(lists / f"{name}.txt") for name in pair)
     both = sorted(set(train) & set(test))
@@ -114,8 +117,8 @@ def _names(path: Path) -> list[str]:
     names = [words[0] for words in map(str.split, lines) if words]
     if not names:
         raise DamagedFileError(path, "it names no image", "replace it by a good copy")
-    if len(set(names)) != len(names):
-        twice = next(name for name in names if names.count(name) > 1)
+    twice = next((name for name, count in Counter(names).items() if count > 1), None)
+    if twice is not None:
         raise DamagedFileError(path, f"it names the image {twice!r} twice", "remove one of the lines")
     return names
 
@@ -128,6 +131,8 @@ def _annotation(folder: _Folder, name: str, named_by: Path) -> Annotation:
         problem = f"it names the image {name!r}, and there is no such picture in {folder.root / 'JPEGImages'}"
         raise DamagedFileError(named_by, problem, "add the picture, or remove the line")
     try:
+        if not source.is_file():
+            raise FileNotFoundError
         root = _parsed(source.read_bytes())
         size = _size(root) or read_picture(picture).size
         objects = [_object(element, size) for element in root.iterfind("object")]

@@ -6,11 +6,9 @@ Imports `errors.py`; `resnet_c4.py` imports it.
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 from typing import Any
 
-import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor, nn
@@ -41,8 +39,8 @@ def load_weights(net: nn.Module, name: str, weights: Path | str) -> None:
         missing, unexpected = net.load_state_dict(state, strict=False)
     except RuntimeError as error:
         # Torch lists every tensor of a wrong shape; the first one says enough.
-        first = str(error).splitlines()[1].strip()
-        raise WeightsError(f"{weights} does not hold the weights of a {name}: {first}") from error
+        first = str(error).splitlines()[1:2] or [str(error)]
+        raise WeightsError(f"{weights} does not hold the weights of a {name}: {first[0].strip()}") from error
     missing = [key for key in missing if not key.startswith("fc.")]
     if missing or unexpected:
         raise WeightsError(
@@ -59,7 +57,7 @@ def _read(path: Path) -> dict[str, Tensor]:
         if path.suffix == ".safetensors":
             return safetensors.torch.load_file(path)
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except (safetensors.SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, OSError, KeyError) as error:
+    except Exception as error:  # damaged bytes can make the reader fail in any way at all
         raise WeightsError(
             f"{path} cannot be read as weights ({type(error).__name__}). It must be a safetensors file or a state dict "
             "written by torch.save, with nothing but tensors in it."

@@ -1,0 +1,34 @@
+"""One run of a sweep, in a process of its own, maybe on another machine. Imported by `cluster.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from eli.errors import EliError
+from eli.lab.data.errors import DataError
+from eli.lab.sweep.plan import plan_runs
+
+
+def do_run(out: str, kind: str, overrides: Sequence[str], threads: int) -> str | None:
+    """Do a run, or what is left of it.
+
+    Args:
+        out: The folder of the sweep.
+        kind: The kind of run.
+        overrides: What the run is.
+        threads: How many a new run has; one that goes on keeps the number it began with.
+
+    Returns:
+        None if it is finished, else why it is not: an error may be of a class that the other side cannot make again.
+    """
+    torch.set_num_threads(threads)
+    try:
+        (cell,) = plan_runs(Path(out), kind, [overrides], [""])
+        cell.job.work(Console(quiet=True))
+    except (EliError, DataError, OSError) as error:
+        return str(error)
+    return None

@@ -1,0 +1,33 @@
+"""What `eli export` is given, damaged: one line that names the file, and nothing is written."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.fuzzing import bounded, damaged, fuzz
+
+import eli
+from eli.lab.cli import main
+
+Z = torch.randn(20, 4, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    path = tmp_path_factory.mktemp("whole") / "aligner"
+    return eli.MeanShift().fit_latents(Z - 1, Z).save(path).read_bytes()
+
+
+@fuzz(40)
+@given(data=st.data(), as_gate=st.booleans())
+def test_a_damaged_aligner_or_gate_is_named_and_nothing_is_written(whole, tmp_path, capsys, data, as_gate):
+    (tmp_path / "good").write_bytes(whole)
+    (tmp_path / "bad").write_bytes(data.draw(damaged((whole,))) + b"\0")  # one more byte is always damage
+    files = [str(tmp_path / "good"), "--gate", str(tmp_path / "bad")] if as_gate else [str(tmp_path / "bad")]
+    with bounded():
+        assert main(["export", *files, str(tmp_path / "out.onnx")]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("eli: ")
+    assert said.count("\n") == 1
+    assert "bad" in said
+    assert not (tmp_path / "out.onnx").exists()

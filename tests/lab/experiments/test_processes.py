@@ -1,0 +1,176 @@
+"""Two real processes that share a run, started by torchrun, against one process."""
+
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+from safetensors.torch import load_file
+
+from eli.errors import OptionError
+from eli.lab.evaluation.metrics import average_accuracy, curve
+from eli.lab.evaluation.results import read_results
+from eli.lab.experiments.base_bench import BaseBench
+from eli.lab.experiments.engine import Engine
+from eli.lab.experiments.processes import LostProcessError, check_connection
+from eli.lab.experiments.run_folder import RunFolder
+from eli.lab.experiments.session import begin, go_on
+
+SCRIPT = Path(__file__).with_name("two_processes.py")
+QUICK = ("data=digits", "preset=smoke", "protocol.first=4", "protocol.increment=3", "train.checkpoint_minutes=0")
+QUICK += ("data.limit=40", "train.first_epochs=6", "train.epochs=4", "aligner.iterations=60", "aligner.steps=5")
+
+
+def torchrun(*command, processes=2):
+    """A process; its workers are on one thread each, as everything in these tests."""
+    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([*start, *map(str, command)], env=environment, **pipes)
+
+
+def finish(process):
+    try:
+        out, error = process.communicate(timeout=600)
+    except subprocess.TimeoutExpired:
+        process.terminate()  # torchrun ends its workers then
+        raise
+    return process.returncode, out, error
+
+
+def rows(folder):
+    return read_results(folder.path / "results.jsonl").rows
+
+
+def average(folder, reading="base"):
+    return average_accuracy(curve(rows(folder), reading, "fc"))
+
+
+@pytest.fixture(scope="module")
+def one_process(tmp_path_factory):
+    overrides = [*QUICK, "learner=icarl", "train.threads=1", f"out={tmp_path_factory.mktemp('one') / 'run'}"]
+    return begin(overrides, Console(quiet=True))
+
+
+@pytest.fixture(scope="module")
+def two_processes(tmp_path_factory):
+    folder = RunFolder(tmp_path_factory.mktemp("two") / "run")
+    code, out, error = finish(torchrun("-m", "eli.lab.cli", "run", *QUICK, "learner=icarl", f"out={folder.path}"))
+    assert code == 0, error
+    return folder, out
+
+
+def test_two_processes_learn_and_extract_what_one_does(tmp_path):
+    code, _, error = finish(torchrun(SCRIPT, "work", tmp_path))
+    assert code == 0, error
+    spec = importlib.util.spec_from_file_location("two_processes", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    expected = module.work(Engine(accelerator="cpu"))
+    first, second = (load_file(tmp_path / f"{rank}.safetensors") for rank in (0, 1))
+    assert set(first) == set(expected)
+    for name, value in expected.items():
+        if name in ("previous", "current"):
+            # Pairs are drawn in the same order, a pass after the other.
+            assert first[name].shape == (2 * (module.IMAGES - 7), 64)
+        torch.testing.assert_close(first[name], value, rtol=1e-3, atol=1e-4, msg=name)
+        if name in second:
+            torch.testing.assert_close(second[name], value, rtol=1e-3, atol=1e-4, msg=name)
+
+
+def test_an_error_in_one_process_ends_all_with_one_line(tmp_path):
+    code, _, error = finish(torchrun(SCRIPT, "fail", tmp_path))
+    assert code == 0, error
+    assert [(tmp_path / f"code-{rank}").read_text() for rank in (0, 1)] == ["1", "1"]
+    assert error.count("eli: only here") == 1
+    assert "Traceback" not in error
+
+
+def test_a_run_of_two_processes_is_that_of_one(one_process, two_processes):
+    folder, out = two_processes
+    assert out.count("eli/oracle") == 1
+    assert out.count("task 3: fitting aligners") == 1
+    assert [(row.task, row.reading, row.classifier) for row in rows(folder)] == [
+        (row.task, row.reading, row.classifier) for row in rows(one_process)
+    ]
+    # Crops are drawn anew for each number of processes, and 40 small images of a class are few.
+    for reading in ("base", "eli/oracle", "oracle-mask"):
+        assert average(folder, reading) == pytest.approx(average(one_process, reading), abs=0.1)
+    assert folder.load_model(2)[2]["processes"] == 2
+
+
+@pytest.mark.skipif(
+    not Path("/proc/self/status").is_file(), reason="this system does not tell whose child a process is"
+)
+def test_a_killed_process_ends_the_run_which_goes_on_with_as_many_or_fewer(tmp_path, one_process, two_processes):
+    folder = RunFolder(tmp_path / "run")
+    process = torchrun("-m", "eli.lab.cli", "run", *QUICK, "learner=icarl", f"out={folder.path}")
+    deadline = time.monotonic() + 500
+    while folder.progress(1) is None:
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    os.kill(_workers(process.pid)[-1], signal.SIGKILL)
+    code, _, error = finish(process)
+    assert code != 0
+    assert "another process of this run ended" in error or "SIGKILL" in error
+    assert folder.is_learned(0)
+    assert not folder.is_learned(2)
+    shutil.copytree(folder.path, tmp_path / "fewer")
+    fewer = RunFolder(tmp_path / "fewer")
+    go_on(fewer, Console(quiet=True))
+    assert average(fewer) == pytest.approx(average(one_process), abs=0.1)
+    code, _, error = finish(torchrun("-m", "eli.lab.cli", "resume", folder.path))
+    assert code == 0, error
+    assert rows(folder) == rows(two_processes[0])
+
+
+def _workers(pid):
+    found = []
+    for file in Path("/proc").glob("[0-9]*/status"):
+        try:
+            if f"PPid:\t{pid}\n" in file.read_text() and "eli.lab.cli" in file.with_name("cmdline").read_text():
+                found.append(int(file.parent.name))
+        except OSError:
+            continue  # it is gone by now
+    return found
+
+
+def test_a_diverging_loss_is_one_line(tmp_path):
+    command = ["-m", "eli.lab.cli", "run", *QUICK, "learner=finetune", "train.learning_rate=1e30"]
+    code, _, error = finish(torchrun(*command, f"out={tmp_path / 'run'}"))
+    assert code == 1
+    assert error.count("eli: the loss is") == 1
+
+
+class TestBench:
+    class Engine:
+        processes = 3
+
+    class Config:
+        class train:  # noqa: N801
+            batch_size = 32
+
+    def test_refuses_unequal_shares_of_a_batch(self):
+        class Shared(BaseBench):
+            several_processes = True
+
+        with pytest.raises(OptionError, match=r"train\.batch_size=32 must be a multiple .* 3"):
+            Shared(self.Config, None, None, self.Engine)
+
+    def test_refuses_processes_that_it_has_no_use_for(self):
+        with pytest.raises(OptionError, match="without torchrun"):
+            BaseBench(self.Config, None, None, self.Engine)
+
+
+def test_a_lost_connection_is_told_from_other_errors():
+    with pytest.raises(LostProcessError, match="goes on from there"):
+        check_connection(RuntimeError("[gloo/transport/tcp/pair.cc:538] Connection closed by peer"))
+    check_connection(RuntimeError("something else"))

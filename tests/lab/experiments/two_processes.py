@@ -1,0 +1,93 @@
+"""What two processes do together; `test_processes.py` starts it with torchrun and compares with one process.
+
+torchrun --nproc-per-node 2 two_processes.py work FOLDER     each writes what it found
+torchrun --nproc-per-node 2 two_processes.py fail FOLDER     one fails, each writes its exit code
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from eli.errors import OptionError
+from eli.lab.data.memory_split import MemorySplit
+from eli.lab.experiments.crew import Crew
+from eli.lab.experiments.engine import Engine
+from eli.lab.experiments.extract import latents_of, pairs_of
+from eli.lab.experiments.run_config import compose
+from eli.lab.experiments.training import Task, teach
+from eli.lab.learners import make_learner
+from eli.lab.models import make_backbone
+
+IMAGES = 70
+
+
+class Silent:
+    def moment(self, moment):
+        pass
+
+    def keep(self, place, state):
+        pass
+
+
+def work(engine):
+    """A task that is taught, and latents: what must not depend on the number of processes. Nothing is augmented."""
+    torch.manual_seed(0)
+    labels = torch.arange(IMAGES) % 6
+    images = torch.randint(256, (IMAGES, 1, 8, 8), dtype=torch.uint8)
+    images[:, :, 0, 0] = (40 * labels).unsqueeze(1).to(torch.uint8)
+    split = MemorySplit(images, labels, mean=[0.5], std=[0.25], crop_padding=0, flip=False)
+    learner = make_learner("icarl", lambda: make_backbone("conv", image_shape=(1, 8, 8)))
+    learner.grow(4)
+    learner.grow(2)
+    task = Task(1, range(4, 6), torch.nonzero(labels >= 4).flatten(), torch.nonzero(labels < 4).flatten())
+    config = compose(["data=digits", "train.epochs=3", "train.batch_size=16", "train.learning_rate=0.02"]).train
+    teach(learner, task, split, config, engine=engine, seed=0, watch=Silent())
+    rows = torch.arange(IMAGES - 7)
+    crew = Crew(engine, {"model": learner.model, "teacher": learner.teacher, "images": split})
+    found = {}
+    if engine.is_main:
+        # The first one reads, and the others lend a hand; batches do not divide evenly.
+        with crew.led():
+            found["latents"] = latents_of(learner.model, split, rows, engine=engine, size=10)
+            found["few"] = latents_of(learner.model, split, rows[:1], engine=engine, size=10)
+            found["none"] = latents_of(learner.model, split, rows[:0], engine=engine, size=10)
+            options = {"size": 10, "passes": 2, "mixup": None, "seed": 5}
+            pairs = pairs_of(learner.teacher, learner.model, split, rows, engine=engine, **options)
+            found["previous"], found["current"] = pairs
+    else:
+        crew.follow()
+    return {**found, **learner.state()}
+
+
+def fail(engine):
+    with engine.together():
+        if engine.rank == 1:
+            raise OptionError("only here")
+        engine.wait()
+        engine.wait()
+
+
+def main(what, folder):
+    engine = Engine(accelerator="cpu")
+    code = 0
+    try:
+        if what == "work":
+            found = work(engine)
+            save_file(
+                {name: value.contiguous() for name, value in found.items()}, folder / f"{engine.rank}.safetensors"
+            )
+        else:
+            fail(engine)
+    except OptionError as error:
+        print(f"eli: {error}", file=sys.stderr)
+        code = 1
+    except SystemExit as stop:
+        code = stop.code
+    # torchrun ends the others as soon as one has failed, so that the codes they would have ended with are lost.
+    (folder / f"code-{engine.rank}").write_text(str(code))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))

@@ -1,0 +1,133 @@
+"""Sweeps as they are planned, shown and done one run at a time: all of it without Ray."""
+
+import sys
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eli.lab.cli import main
+from eli.lab.experiments.config_errors import ConfigError
+from eli.lab.experiments.run_folder import RunFolder
+from eli.lab.sweep.cluster import Resources, _check_room
+from eli.lab.sweep.plan import plan_sweep, split_list
+from eli.lab.sweep.table import Lines
+from eli.lab.sweep.worker import do_run
+
+QUICK = ("data=digits", "preset=smoke", "protocol.first=5", "protocol.increment=5", "data.limit=20")
+QUICK += ("train.first_epochs=2", "train.epochs=2", "aligner.iterations=20", "aligner.steps=3")
+
+
+@given(st.lists(st.sampled_from(["0", "icarl", "[64,64]", "[]", "{a: 1, b: 2}", "1e-3"]), unique=True))
+def test_commas_part_values_but_not_those_in_brackets(values):
+    assert split_list(",".join(values)) == tuple(values)
+
+
+def test_every_combination_is_a_run(tmp_path):
+    texts = ["learner=icarl,lucir", "seed=0,1,2", "aligner.hidden=[64,64],[]", "data=digits", f"out={tmp_path}"]
+    out, cells = plan_sweep(texts)
+    assert out == tmp_path
+    assert len(cells) == len({cell.folder.path for cell in cells}) == 12
+    assert cells[0].label == "learner=icarl seed=0 aligner.hidden=[64,64]"
+    assert {cell.run.config.aligner.hidden for cell in cells} == {(64, 64), ()}
+    assert all(cell.folder.path.parent == tmp_path / "runs" for cell in cells)
+
+
+def test_equal_runs_are_one(tmp_path):
+    assert len(plan_sweep(["data=digits", "seed=3,3", "protocol=half-5,b50-5", f"out={tmp_path}"])[1]) == 1
+
+
+def test_paths_are_not_parted_and_become_absolute(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    _, cells = plan_sweep(["data=folder", "data.path=a,b", "seed=0,1", "out=x,y"])
+    assert {cell.run.config.data.path for cell in cells} == {str(tmp_path / "a,b")}
+    assert {cell.folder.path.parent for cell in cells} == {tmp_path / "x,y" / "runs"}
+    assert f"data.path={tmp_path / 'a,b'}" in cells[0].run.overrides
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("learner=icarl,lucri", "lucir"),
+        ("lerner=icarl", "learner"),
+        ("seed=0,x", "seed"),
+        ("seed", "key=value"),
+        ("seed=", "seed"),
+        ("start_from=a", "by themselves"),
+        ("train.devices=2", "--gpus"),
+    ],
+)
+def test_mistakes_are_named_before_anything_runs(text, message):
+    with pytest.raises(ConfigError, match=message):
+        plan_sweep(["data=digits", text])
+
+
+def test_a_run_is_done_once_and_then_skipped(tmp_path):
+    texts = [*QUICK, "seed=0,1", f"out={tmp_path}"]
+    out, (first, second) = plan_sweep(texts)
+    threads = torch.get_num_threads()
+    assert do_run(str(out), first.run.kind, first.run.overrides, threads) is None
+    assert RunFolder(first.folder.path).facts()["threads"] == threads
+    _, cells = plan_sweep(texts)
+    assert [cell.job.done for cell in cells] == [True, False]
+    assert cells[0].folder.path == first.folder.path
+    assert not second.folder.path.exists()
+
+
+def test_what_fails_is_told_in_one_line(tmp_path):
+    _, (cell,) = plan_sweep(["data=folder", f"data.path={tmp_path / 'nothing'}", "protocol=equal-2", f"out={tmp_path}"])
+    assert "nothing" in do_run(str(tmp_path), cell.run.kind, cell.run.overrides, torch.get_num_threads())
+
+
+def test_the_table_follows_the_folders(tmp_path):
+    said = []
+    _, cells = plan_sweep([*QUICK, "seed=0,1,2", f"out={tmp_path}"])
+    lines = Lines(cells, said.append)
+    for number, cell in enumerate(cells[:2]):
+        cell.folder.path.mkdir(parents=True)
+        (cell.folder.path / ".lock").write_text(str(number))
+    lines.look()
+    lines.look()
+    lines.ended(cells[0], None)
+    lines.ended(cells[1], "the disk is full")
+    assert said == ["seed=0: started", "seed=1: started", "seed=0: finished", "seed=1: failed (the disk is full)"]
+    assert lines.failed == {"seed=1": "the disk is full"}
+    assert str(lines.table().title) == "1 finished, 1 failed, 1 waiting"
+
+
+def test_a_run_that_is_begun_again_counts_twice(tmp_path):
+    said = []
+    _, (cell,) = plan_sweep([*QUICK, f"out={tmp_path}"])
+    lines = Lines([cell], said.append)
+    with cell.folder.locked():
+        lines.look()
+    with cell.folder.locked():
+        lines.look()
+    assert [text.rpartition(": ")[2] for text in said] == ["started", "started, time 2"]
+
+
+def test_what_this_machine_cannot_give_is_refused():
+    _check_room({"CPU": 4.0}, Resources(cpus=4))
+    for wanted in (Resources(cpus=5), Resources(gpus=0.5)):
+        with pytest.raises(ValueError, match="this machine has 4 processors and 0 GPUs"):
+            _check_room({"CPU": 4.0}, wanted)
+
+
+def test_the_plan_is_shown_without_ray(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert main(["sweep", "--plan", *QUICK, "learner=icarl,lucir", f"out={tmp_path}"]) == 0
+    out = capsys.readouterr().out
+    assert "2 runs in" in out
+    assert "learner=lucir" in out
+    assert main(["sweep", *QUICK, f"out={tmp_path}"]) == 1
+    assert "pip install 'eli[lab,ray]'" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("option", ["--cpus 0", "--gpus -1", "--gpus nan", "--retries x", "--kind other"])
+def test_wrong_options_end_with_code_2(option, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["sweep", *option.split()])
+    assert stop.value.code == 2
+    assert option.split()[0] in capsys.readouterr().err

@@ -1,0 +1,118 @@
+"""A real sweep on a real local Ray that is interrupted, and one of whose workers is killed.
+
+Without ray these tests are skipped; with ELI_REQUIRE_RAY=1, as in continuous integration, they fail instead.
+"""
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from eli.lab.evaluation.results import read_results
+from eli.lab.experiments.run_folder import RunFolder
+from eli.lab.experiments.session import begin
+from eli.lab.sweep.plan import plan_sweep
+
+QUICK = ("data=digits", "preset=smoke", "protocol.first=4", "protocol.increment=3", "train.checkpoint_minutes=0")
+QUICK += ("data.limit=40", "train.first_epochs=3", "train.epochs=3", "aligner.iterations=60", "aligner.steps=5")
+
+
+@pytest.fixture(autouse=True)
+def ray():
+    if importlib.util.find_spec("ray") is None:
+        message = "ray is not installed: pip install '.[lab,ray]'"
+        if os.environ.get("ELI_REQUIRE_RAY"):
+            pytest.fail(message)
+        pytest.skip(message)
+    if not Path("/proc/self/fd").is_dir():
+        pytest.skip("this system does not tell which process has a file open")
+
+
+def start(*arguments):
+    command = [sys.executable, "-m", "eli.lab.cli", "sweep", *arguments]
+    # Ray's workers are nice to everything else on the machine, which on a busy one takes these tests many minutes.
+    environment = {**os.environ, "RAY_worker_niceness": "0"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    # A process that a shell put into the background ignores interrupts, and so would what it starts.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return subprocess.Popen(command, **pipes, env=environment, start_new_session=True)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def until(process, condition):
+    deadline = time.monotonic() + 600
+    while not (found := condition()):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return found
+
+
+def holder(folder):
+    """The process that has the lock of a run."""
+    lock = str((folder.path / ".lock").resolve())
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        try:
+            if str(link.readlink()) == lock:
+                return int(link.parts[2])
+        except OSError:
+            continue  # it is gone by now, or somebody else's
+    return None
+
+
+def test_an_interrupted_sweep_whose_worker_is_killed_ends_with_the_same_results(tmp_path):
+    arguments = [*QUICK, "learner=icarl,finetune", f"out={tmp_path / 'sweep'}"]
+    _, cells = plan_sweep(arguments)
+    folders = [cell.folder for cell in cells]
+
+    sweep = start(*arguments)
+    until(sweep, lambda: any(folder.progress(0) or folder.is_learned(0) for folder in folders))
+    os.kill(sweep.pid, signal.SIGINT)
+    _, error = sweep.communicate(timeout=600)
+    assert sweep.returncode == 130, error
+    assert "the same command goes on" in " ".join(error.split())
+
+    sweep = start(*arguments)
+    worker = until(sweep, lambda: next((holder(f) for f in folders if f.is_learned(0) and not f.is_learned(2)), None))
+    os.kill(worker, signal.SIGKILL)
+    out, error = sweep.communicate(timeout=900)
+    assert sweep.returncode == 0, error
+    assert "started, time 2" in out
+    for folder, learner in zip(folders, ("icarl", "finetune"), strict=True):
+        alone = begin([*QUICK, f"learner={learner}", f"out={tmp_path / learner}"], Console(quiet=True))
+        assert rows(folder) == rows(alone)
+
+    again = start(*arguments)
+    out, error = again.communicate(timeout=600)
+    assert again.returncode == 0, error
+    assert "2 runs" in out
+    assert "2 of them finished" in out
+    assert "started" not in out
+
+
+def rows(folder: RunFolder):
+    return read_results(folder.path / "results.jsonl").rows
+
+
+def test_a_run_that_fails_does_not_stop_the_others(tmp_path):
+    arguments = [
+        *QUICK,
+        "learner=finetune",
+        "train.learning_rate=0.05,1e30",
+        f"out={tmp_path}",
+        "--kind",
+        "classification",
+    ]
+    sweep = start(*arguments)
+    out, error = sweep.communicate(timeout=900)
+    assert sweep.returncode == 1
+    assert "train.learning_rate=0.05: finished" in out
+    assert "1 of 2 runs failed, train.learning_rate=1e30 for one: the loss is" in " ".join(error.split())
