@@ -20,6 +20,7 @@ from eli.errors import AttachError, EliError, FileFormatError, LatentError, NotF
 from eli.extraction import Latents
 from eli.gates import Always, ByEnergy, ByMask, ByPrediction, ByProbe, Gate
 from eli.langevin import descend
+from eli.local_shift import LocalShift
 
 __version__ = "0.1.0"
 
@@ -41,6 +42,7 @@ __all__ = [
     "Identity",
     "LatentError",
     "Latents",
+    "LocalShift",
     "MeanShift",
     "NotFittedError",
     "OptionError",

@@ -133,6 +133,11 @@ def attach(
     gate = gate if gate is not None else Always()
     aligner.require_fitted()
     gate.require_fitted()
+    if aligner.direction == "forward":
+        raise AttachError(
+            "this aligner was fitted forward, from the previous model's latents to the current one's: it moves "
+            'Prototypes; fit one with direction="backward" to attach it'
+        )
     if isinstance(target, nn.Linear) and aligner.dim not in (None, target.in_features):
         raise AttachError(f"this head reads latents of dimension {target.in_features}, the aligner's is {aligner.dim}")
     there = _attachments(target)
