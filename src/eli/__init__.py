@@ -12,7 +12,7 @@ command) is `eli.lab`, which is never imported from here.
 """
 
 from eli.aligner import Aligner, FitReport
-from eli.attach import Attachment, attach, detach
+from eli.attach import Attachment, ReadoutAttachment, attach, detach
 from eli.controls import Identity, MeanShift, RandomShift, Ridge
 from eli.energy import EnergyModel
 from eli.energy_aligner import EnergyAligner
@@ -21,6 +21,7 @@ from eli.extraction import Latents
 from eli.gates import Always, ByEnergy, ByMask, ByPrediction, ByProbe, Gate
 from eli.langevin import descend
 from eli.local_shift import LocalShift
+from eli.readout import Prototypes, Readout
 
 __version__ = "0.1.0"
 
@@ -46,7 +47,10 @@ __all__ = [
     "MeanShift",
     "NotFittedError",
     "OptionError",
+    "Prototypes",
     "RandomShift",
+    "Readout",
+    "ReadoutAttachment",
     "Ridge",
     "attach",
     "descend",

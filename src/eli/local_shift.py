@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -41,6 +40,7 @@ class LocalShift(Aligner):
         [1.0, -1.0]
     """
 
+    rows_of: ClassVar[str] = "points"
     points: Tensor
     drifts: Tensor
     width: Tensor
@@ -55,7 +55,6 @@ class LocalShift(Aligner):
         self.bandwidth = bandwidth
         self.anchors = anchors
         self.seed = seed
-        self._held = 0
 
     def config(self) -> dict[str, Any]:
         """The options this aligner was made with."""
@@ -63,17 +62,9 @@ class LocalShift(Aligner):
 
     def _build(self, dim: int) -> None:
         super()._build(dim)
-        self.register_buffer("points", torch.zeros(self._held, dim))
-        self.register_buffer("drifts", torch.zeros(self._held, dim))
+        self.register_buffer("points", torch.zeros(self.rows, dim))
+        self.register_buffer("drifts", torch.zeros(self.rows, dim))
         self.register_buffer("width", torch.ones(()))
-
-    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
-        stored = state_dict.get(f"{prefix}points")
-        if stored is not None and len(stored) != self._held:
-            # How many there are is known from the tensors only: make room for them.
-            self._held = len(stored)
-            self._forget()
-        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def _learn(self, z_prev: Tensor, z_cur: Tensor, progress: Progress | None) -> FitReport:
         generator = torch.Generator().manual_seed(self.seed)
@@ -81,7 +72,7 @@ class LocalShift(Aligner):
         chosen = drawn.sort().values.to(z_cur.device)
         self.points = z_cur[chosen]
         self.drifts = z_prev[chosen] - z_cur[chosen]
-        self._held = len(self.points)
+        self.rows = len(self.points)
         # The mean squared distance between two anchors is twice their variance, summed over dimensions.
         spread = 2 * (self.points - self.points.mean(dim=0)).square().sum(dim=1).mean()
         # Anchors that are all alike: any width weighs them equally.
