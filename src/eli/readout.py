@@ -24,11 +24,11 @@ class Readout(Storable):
     Example:
         >>> import torch
         >>> from eli import Readout
-        >>> class Halve(Readout):                                   # a readout of one's own
+        >>> class HalfScores(Readout):                              # a readout of one's own
         ...     learns = False
         ...     def forward(self, z, *, logits=None):
         ...         return logits / 2
-        >>> Halve()(torch.zeros(1, 8), logits=torch.tensor([[2.0, 4.0]]))
+        >>> HalfScores()(torch.zeros(1, 8), logits=torch.tensor([[2.0, 4.0]]))
         tensor([[1., 2.]])
     """
 
