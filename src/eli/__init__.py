@@ -14,6 +14,7 @@ command) is `eli.lab`, which is never imported from here.
 from eli.aligner import Aligner, FitReport
 from eli.attach import Attachment, ReadoutAttachment, attach, detach
 from eli.controls import Identity, MeanShift, RandomShift, Ridge
+from eli.dose import Dose
 from eli.energy import EnergyModel
 from eli.energy_aligner import EnergyAligner
 from eli.errors import AttachError, EliError, FileFormatError, LatentError, NotFittedError, OptionError
@@ -34,6 +35,7 @@ __all__ = [
     "ByMask",
     "ByPrediction",
     "ByProbe",
+    "Dose",
     "EliError",
     "EnergyAligner",
     "EnergyModel",
