@@ -14,7 +14,19 @@ from hypothesis import strategies as st
 from torch import nn
 
 import eli
-from eli import Aligner, EnergyAligner, FitReport, Identity, LatentError, MeanShift, NotFittedError, RandomShift, Ridge
+from eli import (
+    Aligner,
+    EnergyAligner,
+    FitReport,
+    Identity,
+    LatentError,
+    LocalShift,
+    MeanShift,
+    NotFittedError,
+    OptionError,
+    RandomShift,
+    Ridge,
+)
 
 MAKERS = {
     "energy": lambda: EnergyAligner(hidden=(8, 8), iterations=5, learning_rate=1e-2, steps=4),
@@ -25,6 +37,7 @@ MAKERS = {
     "mean-shift": MeanShift,
     "random-shift": RandomShift,
     "ridge": Ridge,
+    "local-shift": lambda: LocalShift(anchors=60),
     "identity": Identity,
 }
 MOVING = [name for name in MAKERS if name != "identity"]
@@ -453,3 +466,41 @@ def test_an_aligner_of_ones_own_need_not_learn():
             return rows * 2
 
     assert torch.equal(Double().align(torch.ones(2, 3)), torch.full((2, 3), 2.0))
+
+
+# --- direction -------------------------------------------------------------------------------------------
+
+
+def test_forward_is_backward_with_the_two_models_exchanged(make, pairs):
+    z_prev, z_cur = pairs
+    forward, exchanged = make().fit_latents(z_prev, z_cur, direction="forward"), make().fit_latents(z_cur, z_prev)
+    assert (forward.direction, exchanged.direction) == ("forward", "backward")
+    assert torch.equal(seeded(forward, z_prev), seeded(exchanged, z_prev))
+    assert forward.report.drift_before == exchanged.report.drift_before
+    assert forward.report.drift_after == exchanged.report.drift_after
+    # Which energies are whose is said of the models, not of the direction.
+    assert forward.report.energy_previous == exchanged.report.energy_current
+
+
+def test_the_direction_is_saved_and_forgotten_with_the_next_fit(make, pairs, tmp_path):
+    aligner = make().fit_latents(*pairs, direction="forward")
+    assert Aligner.load(aligner.save(tmp_path / "a")).direction == "forward"
+    again = make()
+    again.load_state_dict(aligner.state_dict())
+    assert again.direction == "forward"
+    assert aligner.fit_latents(*pairs).direction == "backward"
+
+
+def test_a_state_from_before_there_were_directions_is_backward(make, pairs):
+    aligner = make().fit_latents(*pairs)
+    state = aligner.state_dict()
+    del state["is_forward"]
+    again = make()
+    again.load_state_dict(state)
+    assert again.direction == "backward"
+    assert torch.equal(seeded(again, pairs[1]), seeded(aligner, pairs[1]))
+
+
+def test_an_unknown_direction_is_refused(pairs):
+    with pytest.raises(OptionError, match="direction must be one of backward, forward, got 'sideways'"):
+        MeanShift().fit_latents(*pairs, direction="sideways")

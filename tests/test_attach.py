@@ -377,3 +377,8 @@ def test_an_aligner_of_another_dimension_than_a_linear_head_is_refused(net):
     z = torch.randn(5, net.fc.in_features + 1)
     with pytest.raises(eli.AttachError, match="dimension 6, the aligner's is 7"):
         eli.attach(net, "fc", eli.MeanShift().fit_latents(z, z))
+
+
+def test_an_aligner_that_was_fitted_forward_is_not_attached(net, pairs):
+    with pytest.raises(AttachError, match="fitted forward"):
+        eli.attach(net, "fc", eli.MeanShift().fit_latents(*pairs, direction="forward"))

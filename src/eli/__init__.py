@@ -12,14 +12,17 @@ command) is `eli.lab`, which is never imported from here.
 """
 
 from eli.aligner import Aligner, FitReport
-from eli.attach import Attachment, attach, detach
+from eli.attach import Attachment, ReadoutAttachment, attach, detach
 from eli.controls import Identity, MeanShift, RandomShift, Ridge
+from eli.dose import Dose
 from eli.energy import EnergyModel
 from eli.energy_aligner import EnergyAligner
 from eli.errors import AttachError, EliError, FileFormatError, LatentError, NotFittedError, OptionError
 from eli.extraction import Latents
 from eli.gates import Always, ByEnergy, ByMask, ByPrediction, ByProbe, Gate
 from eli.langevin import descend
+from eli.local_shift import LocalShift
+from eli.readout import Prototypes, Readout
 
 __version__ = "0.1.0"
 
@@ -32,6 +35,7 @@ __all__ = [
     "ByMask",
     "ByPrediction",
     "ByProbe",
+    "Dose",
     "EliError",
     "EnergyAligner",
     "EnergyModel",
@@ -41,10 +45,14 @@ __all__ = [
     "Identity",
     "LatentError",
     "Latents",
+    "LocalShift",
     "MeanShift",
     "NotFittedError",
     "OptionError",
+    "Prototypes",
     "RandomShift",
+    "Readout",
+    "ReadoutAttachment",
     "Ridge",
     "attach",
     "descend",

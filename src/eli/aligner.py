@@ -7,20 +7,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any, Literal, Self, get_args
 
 import torch
 from torch import Tensor
 
 from eli.checks import check_finite, check_pairs, check_tensor, check_weights
-from eli.errors import LatentError
+from eli.errors import LatentError, OptionError
 from eli.extraction import extract_pairs
 from eli.storage import Storable
 
 Progress = Callable[[int, int, float], None]
 """Called now and then while an aligner learns, with (iterations done, iterations in all, current loss)."""
+
+Direction = Literal["backward", "forward"]
+"""Current latents to where the previous model put them, or previous ones to where the current model puts them."""
 
 # Enough rows for means that are steady to a few per cent, few enough that looking at them costs little beside the fit;
 # a few at a time, so that a fit's memory does not grow with them.
@@ -51,13 +54,13 @@ class FitReport:
     drift_before: float = 0.0
     """Mean distance of current from previous latents."""
     drift_after: float = 0.0
-    """Mean distance of aligned from previous latents."""
+    """Mean distance of aligned from previous latents; of an aligner that was fitted forward, from current ones."""
     energy_previous: float | None = None
     """Mean energy of previous latents under the final weights (energy aligners only; so for the rest)."""
     energy_current: float | None = None
-    """Mean energy of current latents: higher than `energy_previous` when the fit worked."""
+    """Mean energy of current latents: higher than `energy_previous` when the fit worked (forward: lower)."""
     energy_aligned: float | None = None
-    """Mean energy of aligned current latents."""
+    """Mean energy of aligned latents."""
     loss: Tensor = field(default_factory=lambda: torch.zeros(0), compare=False)
     """Training loss of each iteration: mean E(previous) - mean E(sampled)."""
 
@@ -86,6 +89,13 @@ class Aligner(Storable):
     def __init__(self) -> None:
         super().__init__()
         self.report: FitReport | None = None
+        # A buffer, so that it travels with the rest of what was learned.
+        self.register_buffer("is_forward", torch.tensor(False))
+
+    @property
+    def direction(self) -> Direction:
+        """Which way it moves latents; `backward` unless it was fitted forward."""
+        return "forward" if self.is_forward else "backward"
 
     def fit(
         self,
@@ -97,6 +107,7 @@ class Aligner(Storable):
         mixup: float | None = None,
         inputs: Callable[[Any], Any] | None = None,
         device: torch.device | str | None = None,
+        direction: Direction = "backward",
         progress: Progress | None = None,
     ) -> Self:
         """Learn from data of the current task.
@@ -116,6 +127,9 @@ class Aligner(Storable):
                 coefficient per batch); None for no mixup.
             inputs: Takes the models' input out of a batch, when it is not simply the first entry.
             device: Where to run the models' inputs; by default where `current`'s parameters are, if it is a module.
+            direction: `backward`, so that latents of the current model can be moved to where the previous one put
+                them; or `forward`, so that what is remembered in the previous model's space (`Prototypes`) can be moved
+                into the current one's.
             progress: Called now and then while learning.
 
         Returns:
@@ -124,28 +138,52 @@ class Aligner(Storable):
         z_prev, z_cur = extract_pairs(
             previous, current, data, passes=passes, mixup=mixup, inputs=inputs, device=device, seed=self._seed()
         )
-        return self.fit_latents(z_prev, z_cur, progress=progress)
+        return self.fit_latents(z_prev, z_cur, direction=direction, progress=progress)
 
-    def fit_latents(self, z_prev: Tensor, z_cur: Tensor, *, progress: Progress | None = None) -> Self:
+    def fit_latents(
+        self,
+        z_prev: Tensor,
+        z_cur: Tensor,
+        *,
+        direction: Direction = "backward",
+        progress: Progress | None = None,
+    ) -> Self:
         """Learn from latents of the same inputs under the previous and the current model, both `(N, D)`.
 
         A fit that is broken off leaves this aligner not fitted.
 
+        Args:
+            z_prev: Latents under the previous model.
+            z_cur: Latents under the current model.
+            direction: As in `fit`.
+            progress: Called now and then while learning.
+
         Raises:
             LatentError: If the two do not match row by row, are empty, not floating point, NaN or infinite.
+            OptionError: If there is no such direction.
         """
+        if direction not in get_args(Direction):
+            raise OptionError(f"direction must be one of {', '.join(get_args(Direction))}, got {direction!r}")
         z_prev, z_cur = check_pairs(z_prev, z_cur)
+        forward = direction == "forward"
+        # What follows moves latents from `source` to `target`.
+        target, source = (z_cur, z_prev) if forward else (z_prev, z_cur)
         start = time.perf_counter()
         # What is learned must not depend on the caller's modes: autocast would round it, and parameters that are made
         # under inference mode could never be changed again.
         with torch.inference_mode(False), torch.autocast(z_cur.device.type, enabled=False):
             try:
-                self._build(z_cur.shape[1])
-                self.to(z_cur.device)
-                report = self._learn(z_prev, z_cur, progress)
+                self._build(source.shape[1])
+                self.to(source.device)
+                self.is_forward = torch.tensor(forward, device=source.device)
+                report = self._learn(target, source, progress)
                 report = replace(report, seconds=time.perf_counter() - start)
-                every = -(-len(z_cur) // _REPORT_ROWS)
-                self.report = replace(report, **self._means(z_prev[::every], z_cur[::every]))
+                every = -(-len(source) // _REPORT_ROWS)
+                report = replace(report, **self._means(target[::every], source[::every]))
+                if forward:
+                    swapped = {"energy_previous": report.energy_current, "energy_current": report.energy_previous}
+                    report = replace(report, **swapped)  # type: ignore[arg-type]
+                self.report = report
             except BaseException:
                 self._forget()
                 self.report = None
@@ -153,10 +191,10 @@ class Aligner(Storable):
         return self
 
     def align(self, z: Tensor, *, where: Tensor | None = None, generator: torch.Generator | None = None) -> Tensor:
-        """Move latents to where the previous model would have put them.
+        """Move latents to where the previous model would have put them (or forward, if it was fitted so).
 
         Args:
-            z: Latents `(..., D)` of the current model, any floating dtype, any device.
+            z: Latents `(..., D)` of the current model (forward: of the previous one), any floating dtype, any device.
             where: Which rows to move, of shape `(...)`: a bool mask, or a weight per row (0 leaves a row as it is, bit
                 for bit, 1 moves it all the way, more goes further). All rows when not given.
             generator: Source of noise, for aligners that use some.
@@ -187,8 +225,17 @@ class Aligner(Storable):
         """`align` of all rows, so that an aligner can stand in an `nn.Sequential`."""
         return self.align(z)
 
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
+        # Files from before there were two directions do not say which one it is.
+        if f"{prefix}latent_dim" in state_dict and f"{prefix}is_forward" not in state_dict:
+            state_dict = {**state_dict, f"{prefix}is_forward": torch.tensor(False)}
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
     def _learn(self, z_prev: Tensor, z_cur: Tensor, progress: Progress | None) -> FitReport:
-        """Fill the parameters made by `_build` from checked latents, both (N, D) on one device."""
+        """Fill the parameters made by `_build` from checked latents, both (N, D) on one device.
+
+        `z_prev` is where latents are moved to, `z_cur` where from: fitted forward, the two are exchanged.
+        """
         raise NotImplementedError
 
     def _move(self, rows: Tensor, generator: torch.Generator | None) -> Tensor:

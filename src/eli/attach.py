@@ -1,25 +1,26 @@
-"""Putting an aligner in front of any head of any model, by a forward pre-hook. Label-free, evaluation mode only."""
+"""Putting an aligner in front of any head of any model, or a readout in its place, by hooks.
+
+Label-free, evaluation mode only.
+"""
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import Any, Self
+from typing import Any, overload
 
 from torch import Tensor, nn
 
 from eli.aligner import Aligner
 from eli.errors import AttachError
-from eli.gates import Always, Gate
+from eli.gates import Always, Gate, logits_of, with_logits
 from eli.heads import find_module, latent_of
+from eli.hooks import HeadHook, hooks_of
+from eli.readout import Readout
 
-_WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 _Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
-class Attachment:
+class Attachment(HeadHook):
     """An aligner and its gate in front of a head; what `attach` returns. Also a context manager.
-
-    It is the hook itself: it travels with `copy.deepcopy` of the model, and `nn.DataParallel`'s replicas share it.
 
     Attributes:
         model: The model it was attached to.
@@ -37,17 +38,13 @@ class Attachment:
     """
 
     def __init__(self, model: nn.Module, head: nn.Module, aligner: Aligner, gate: Gate, argument: int | str) -> None:
-        # Wrappers for several devices have a mode of their own, which says nothing about the model inside.
-        self.model: nn.Module = model.module if isinstance(model, _WRAPPERS) else model
-        self.head = head
+        super().__init__(model, head, argument)
         self.aligner = aligner
         self.gate = gate
-        self._argument = argument
 
     def __call__(self, head: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call | None:
         """Called by torch before the head runs."""
-        # Both: a frozen head is often left in evaluation mode while the rest of the model trains.
-        if head.training or self.model.training:
+        if self._trains(head):
             return None
 
         def with_latent(latent: Tensor) -> _Call:
@@ -67,22 +64,40 @@ class Attachment:
         where = self.gate(z.detach(), head=opinion, aligner=self.aligner)
         return with_latent(self.aligner.align(z, where=where))
 
-    def detach(self) -> None:
-        """Take the aligner off; the model is as it was before. Does nothing the second time."""
-        for key, hook in list(self.head._forward_pre_hooks.items()):
-            if hook is self:
-                del self.head._forward_pre_hooks[key]
-                self.head._forward_pre_hooks_with_kwargs.pop(key, None)
 
-    def __enter__(self) -> Self:
-        return self
+class ReadoutAttachment(HeadHook):
+    """A readout in the place of a head's own scores; what `attach` returns for one. Also a context manager.
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.detach()
+    The head still runs, in case the readout asks for its logits; what it returned keeps its form.
+
+    Attributes:
+        model: The model it was attached to.
+        head: The part of it whose scores are replaced.
+        readout: The readout; may be exchanged for another one at any time.
+
+    Example:
+        >>> import torch, eli
+        >>> from torch import nn
+        >>> model, z = nn.Sequential(nn.Linear(20, 8), nn.Linear(8, 4)).eval(), torch.randn(100, 8)
+        >>> prototypes = eli.Prototypes().add(z, torch.arange(100) % 4)
+        >>> with eli.attach(model, "1", prototypes):
+        ...     cosines = model(torch.randn(3, 20))
+        >>> bool((cosines.abs() <= 1.001).all())
+        True
+    """
+
+    def __init__(self, model: nn.Module, head: nn.Module, readout: Readout, argument: int | str) -> None:
+        super().__init__(model, head, argument)
+        self.readout = readout
+
+    def __call__(self, head: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+        """Called by torch after the head ran."""
+        if self._trains(head):
+            return None
+        return with_logits(output, self.readout(latent_of(args, kwargs, self._argument), logits=logits_of(output)))
 
 
+@overload
 def attach(
     model: nn.Module,
     head: str | nn.Module,
@@ -91,8 +106,28 @@ def attach(
     gate: Gate | None = None,
     argument: int | str = 0,
     replace: bool = False,
-) -> Attachment:
+) -> Attachment: ...
+
+
+@overload
+def attach(
+    model: nn.Module, head: str | nn.Module, aligner: Readout, *, argument: int | str = 0, replace: bool = False
+) -> ReadoutAttachment: ...
+
+
+def attach(
+    model: nn.Module,
+    head: str | nn.Module,
+    aligner: Aligner | Readout,
+    *,
+    gate: Gate | None = None,
+    argument: int | str = 0,
+    replace: bool = False,
+) -> Attachment | ReadoutAttachment:
     """Let a model align its latents before a head reads them, whenever it is in evaluation mode.
+
+    A `Readout` (say, `Prototypes`) takes the place of the head's scores instead; aligned latents reach it if there is
+    an aligner on the same head.
 
     Nothing else changes: training is untouched, no parameter or `state_dict` entry is added, no label is seen. Works
     under `no_grad`, `inference_mode` and autocast, for heads with any kind of output, under `nn.DataParallel`, and in
@@ -101,13 +136,13 @@ def attach(
     Args:
         model: Any module.
         head: The head: a name as in `model.named_modules()` (say "fc" or "roi_heads.box_predictor"), or the module.
-        aligner: A fitted aligner.
+        aligner: A fitted aligner, or a readout.
         gate: Which rows are aligned; all of them (`Always`) when not given.
         argument: Which argument of the head is the latent: a position or a keyword.
         replace: Take the place of an aligner that is already attached to this head, instead of raising.
 
     Returns:
-        The `Attachment`: `detach()` it, or use it in a `with` statement.
+        The attachment: `detach()` it, or use it in a `with` statement.
 
     Raises:
         AttachError: If there is no such head, or if it already carries an aligner.
@@ -130,26 +165,31 @@ def attach(
     target = find_module(model, head) if isinstance(head, str) else head
     if not any(part is target for part in model.modules()):
         raise AttachError("the given head is not a part of the given model")
-    gate = gate if gate is not None else Always()
     aligner.require_fitted()
-    gate.require_fitted()
     if isinstance(target, nn.Linear) and aligner.dim not in (None, target.in_features):
         raise AttachError(f"this head reads latents of dimension {target.in_features}, the aligner's is {aligner.dim}")
-    there = _attachments(target)
-    if there and not replace:
+    if isinstance(aligner, Readout):
+        if gate is not None:
+            raise AttachError("a gate chooses which latents are aligned; a readout has no use for one")
+        made = ReadoutAttachment(model, target, aligner, argument)
+        _clear(target, ReadoutAttachment, "a readout", replace=replace)
+        target.register_forward_hook(made, with_kwargs=True)
+        return made
+    gate = gate if gate is not None else Always()
+    gate.require_fitted()
+    if aligner.direction == "forward":
         raise AttachError(
-            "this head already carries an aligner: detach() that one first, or attach with replace=True "
-            "(two would align twice)"
+            "this aligner was fitted forward, from the previous model's latents to the current one's: it moves "
+            'Prototypes; fit one with direction="backward" to attach it'
         )
-    for attachment in there:
-        attachment.detach()
-    made = Attachment(model, target, aligner, gate, argument)
-    target.register_forward_pre_hook(made, with_kwargs=True)
-    return made
+    _clear(target, Attachment, "an aligner", replace=replace)
+    attachment = Attachment(model, target, aligner, gate, argument)
+    target.register_forward_pre_hook(attachment, with_kwargs=True)
+    return attachment
 
 
 def detach(model: nn.Module) -> int:
-    """Take all aligners off a model, and off its parts.
+    """Take all aligners and readouts off a model, and off its parts.
 
     Returns:
         How many there were.
@@ -163,11 +203,19 @@ def detach(model: nn.Module) -> int:
         >>> eli.detach(model), eli.detach(model)
         (1, 0)
     """
-    found = [attachment for part in model.modules() for attachment in _attachments(part)]
+    found = [attachment for part in model.modules() for attachment in hooks_of(part)]
     for attachment in found:
         attachment.detach()
     return len(found)
 
 
-def _attachments(head: nn.Module) -> list[Attachment]:
-    return [hook for hook in head._forward_pre_hooks.values() if isinstance(hook, Attachment)]
+def _clear(head: nn.Module, kind: type[HeadHook], what: str, *, replace: bool) -> None:
+    """Make room on a head, or say that there is none."""
+    there = [hook for hook in hooks_of(head) if isinstance(hook, kind)]
+    if there and not replace:
+        raise AttachError(
+            f"this head already carries {what}: detach() that one first, or attach with replace=True "
+            "(two would work one after the other)"
+        )
+    for attachment in there:
+        attachment.detach()

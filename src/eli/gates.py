@@ -294,6 +294,21 @@ def logits_of(output: Any) -> Tensor:
     return output
 
 
+def with_logits(output: Any, logits: Tensor) -> Any:
+    """What a head returned, with other logits in the place where `logits_of` finds them."""
+    if isinstance(output, Mapping):
+        key = "logits" if "logits" in output else next(iter(output))
+        changed: Any = dict(output)
+        changed[key] = logits
+        return changed
+    if isinstance(output, tuple | list):
+        changed = [logits, *output[1:]]
+        if hasattr(output, "_fields"):  # a named tuple
+            return type(output)(*changed)
+        return type(output)(changed)
+    return logits
+
+
 def _energies(aligner: Aligner, z: Tensor) -> Tensor:
     energy = getattr(aligner, "energy", None)
     if energy is None or not aligner.fitted:

@@ -37,6 +37,8 @@ class Storable(nn.Module):
     how_to_fit: ClassVar[str] = "fit(...)"
     learns: ClassVar[bool] = True
     """False for classes that are ready to use as they are made."""
+    rows_of: ClassVar[str] = ""
+    """The tensor whose number of rows (`rows`, when `_build` is called) nothing but the tensor itself tells."""
     _classes: ClassVar[dict[str, type[Storable]]] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -50,6 +52,7 @@ class Storable(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.dim: int | None = None
+        self.rows = 0
         # The dimension travels in the state_dict, so that a fitted state can be loaded into a fresh object.
         self.register_buffer("latent_dim", torch.tensor(0))
 
@@ -80,6 +83,10 @@ class Storable(nn.Module):
         return self.dim or 0
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
+        held = state_dict.get(f"{prefix}{self.rows_of}") if self.rows_of else None
+        if held is not None and held.ndim and len(held) != self.rows:
+            self.rows = len(held)
+            self._forget()
         stored = state_dict.get(f"{prefix}latent_dim")
         if stored is not None and int(stored) > 0 and int(stored) != self.dim:
             device = self.latent_dim.device

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from eli.lab.data import DatasetNotFoundError, load_dataset
-from eli.lab.data.bench_dataset import BENCH_DATASETS, BenchDataset, first_of_each, open_dataset
+from eli.lab.data.bench_dataset import BENCH_DATASETS, BenchDataset, first_of_each, held_out, open_dataset
 from eli.lab.data.errors import DataError
 from eli.lab.data.folder_split import FolderSplit
 from eli.lab.data.memory_split import MemorySplit
@@ -122,6 +122,32 @@ def test_a_limit_keeps_the_first_of_each_class_and_all_test_images():
     assert torch.equal(few.train.labels, full.train.labels[rows])
     assert torch.equal(everything(few.train), everything(full.train)[rows])
     assert torch.equal(everything(few.test), everything(full.test))
+
+
+def test_validation_images_are_training_images_that_are_not_learned_from():
+    full, held = open_dataset("digits"), open_dataset("digits", validation=20)
+    assert held.test.labels.bincount().tolist() == [20] * 10
+    kept, out = held_out(full.train.labels, 20)
+    assert sorted([*kept.tolist(), *out.tolist()]) == list(range(len(full.train.labels)))
+    assert torch.equal(held.train.labels, full.train.labels[kept])
+    assert torch.equal(held.test.labels, full.train.labels[out])
+    # Not the first ones of the files, but the same ones each time.
+    assert not torch.equal(out, first_of_each(full.train.labels, 20))
+    assert torch.equal(everything(open_dataset("digits", validation=20).test), everything(held.test))
+    assert open_dataset("digits", validation=20, limit=5).train.labels.bincount().tolist() == [5] * 10
+
+
+def test_validation_images_of_folders(pictures):
+    held = open_dataset("folder", path=pictures, validation=2, image_size=8)
+    assert held.train.labels.bincount().tolist() == [3] * 3
+    assert held.test.labels.bincount().tolist() == [2] * 3
+
+
+def test_validation_leaves_something_to_learn_from():
+    with pytest.raises(DataError, match="validation must be below 1"):
+        open_dataset("digits", validation=150)
+    with pytest.raises(DataError, match="validation must be at least 1"):
+        open_dataset("digits", validation=0)
 
 
 def test_the_first_of_each_by_hand():

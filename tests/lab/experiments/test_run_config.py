@@ -24,6 +24,7 @@ from eli.lab.experiments.run_config import (
     RunConfig,
     compose,
     describe,
+    flatten,
     from_dict,
     with_aligner,
 )
@@ -306,6 +307,15 @@ def test_values_are_also_checked_without_a_command_line(key, bad, complaint):
         dataclasses.replace(section, **{name: bad})
     assert complaint in str(caught.value)
     assert str(caught.value).startswith(f"{group}.")
+
+
+def test_a_run_from_before_a_setting_came_is_the_same_run():
+    plain = describe(composed())
+    assert plain["data"].pop("validation") is None
+    assert from_dict(plain) == composed()
+    assert "data.validation" not in flatten(composed())
+    assert flatten(composed("data.validation=50"))["data.validation"] == 50
+    assert composed("data.validation=50").training_digest() != composed().training_digest()
 
 
 def test_the_digests_do_not_change_from_one_version_to_the_next():

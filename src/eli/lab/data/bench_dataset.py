@@ -25,6 +25,7 @@ from eli.lab.data.order import class_order, reorder
 from eli.lab.data.pictures import read_small
 from eli.lab.data.pixels import IMAGENET_MEAN, IMAGENET_STD, channel_statistics
 from eli.lab.data.split import Split
+from eli.lab.seeds import derive_seed
 
 FOLDER_DATASETS = (*FOLDER_SPECS, "folder")
 """The datasets that are folders of pictures."""
@@ -92,6 +93,7 @@ def open_dataset(
     limit: int | None = None,
     workers: int = 0,
     image_size: int | None = None,
+    validation: int | None = None,
 ) -> BenchDataset:
     """Open a dataset by its name, fetching it first where that is possible and needed.
 
@@ -105,6 +107,8 @@ def open_dataset(
             images are all kept.
         workers: How many processes read large pictures; 0 to read them in this one.
         image_size: Height and width of pictures from folders; default 224. Tiny-ImageNet always has 64.
+        validation: How many training images of each class, drawn at random and always the same, take the place of the
+            test images; these are then not looked at. For choices that must not be made on the test images.
 
     Returns:
         The dataset.
@@ -118,10 +122,17 @@ def open_dataset(
         >>> digits.image_shape, digits.classes[:3]
         ((1, 8, 8), ('4', '2', '7'))
     """
-    _check_options(name, path=path, limit=limit, workers=workers, image_size=image_size)
+    _check_options(name, path=path, limit=limit, workers=workers, image_size=image_size, validation=validation)
     if name in RECIPES:
-        return _in_memory(load_dataset(name, data_dir=data_dir), RECIPES[name], order_seed, limit)
+        data = load_dataset(name, data_dir=data_dir)
+        if validation is not None:
+            data = _with_validation(data, validation)
+        return _in_memory(data, RECIPES[name], order_seed, limit)
     folders = find_folders(name, path=path, data_dir=data_dir)
+    if validation is not None:
+        # Before anything is read, as the limit below.
+        kept, held = held_out(folders.train.labels, validation)
+        folders = replace(folders, train=folders.train.keep(kept), test=folders.train.keep(held))
     if limit is not None:
         # Before anything is read: Tiny-ImageNet goes into memory whole.
         folders = replace(folders, train=folders.train.keep(first_of_each(folders.train.labels, limit)))
@@ -139,8 +150,31 @@ def first_of_each(labels: Tensor, limit: int) -> Tensor:
     return by_class[rank < limit].sort().values
 
 
+def held_out(labels: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The rows that are left and those that are held out, `count` of each class: `int64`, in their order.
+
+    Raises:
+        DataError: A class has no image left.
+    """
+    counts = torch.bincount(labels)
+    if count >= int(counts.min()):
+        raise DataError(f"validation must be below {int(counts.min())}, the images of the smallest class, not {count}.")
+    generator = torch.Generator().manual_seed(derive_seed(0, "validation images"))
+    shuffled = torch.randperm(len(labels), generator=generator)
+    held = shuffled[first_of_each(labels[shuffled], count)]
+    left = torch.ones(len(labels), dtype=torch.bool)
+    left[held] = False
+    return left.nonzero().squeeze(1), held.sort().values
+
+
 def _check_options(
-    name: str, *, path: Path | str | None, limit: int | None, workers: int, image_size: int | None
+    name: str,
+    *,
+    path: Path | str | None,
+    limit: int | None,
+    workers: int,
+    image_size: int | None,
+    validation: int | None,
 ) -> None:
     if name not in BENCH_DATASETS:
         near = difflib.get_close_matches(name.strip().lower(), BENCH_DATASETS, n=1, cutoff=0.5)
@@ -150,9 +184,26 @@ def _check_options(
         raise DataError(f"path and image_size are for folders of pictures, not for {name!r}.")
     if name == _TINY_NAME and image_size not in (None, _TINY_SIDE):
         raise DataError(f"{name} has pictures of {_TINY_SIDE} pixels; image_size cannot be {image_size}.")
-    for option, value, least in (("limit", limit, 1), ("workers", workers, 0), ("image_size", image_size, 1)):
+    counts = (
+        ("limit", limit, 1),
+        ("workers", workers, 0),
+        ("image_size", image_size, 1),
+        ("validation", validation, 1),
+    )
+    for option, value, least in counts:
         if value is not None and value < least:
             raise DataError(f"{option} must be at least {least}, not {value}.")
+
+
+def _with_validation(data: ImageData, count: int) -> ImageData:
+    kept, held = held_out(data.train_labels, count)
+    return replace(
+        data,
+        train_images=data.train_images[kept],
+        train_labels=data.train_labels[kept],
+        test_images=data.train_images[held],
+        test_labels=data.train_labels[held],
+    )
 
 
 def _in_memory(data: ImageData, recipe: Recipe, order_seed: int | None, limit: int | None) -> BenchDataset:

@@ -65,7 +65,7 @@ def fit_backward(
 
 
 def fit_forward(previous: Tensor, current: Tensor, *, settings: AlignerSettings, seed: int) -> dict[str, Aligner]:
-    """Aligners from the previous space to the current one: fitted with the two exchanged.
+    """Aligners from the previous space to the current one.
 
     Returns:
         `mean-shift`, `ridge` and `eli`, all fitted.
@@ -75,4 +75,4 @@ def fit_forward(previous: Tensor, current: Tensor, *, settings: AlignerSettings,
         "ridge": Ridge(penalty=settings.ridge_penalty),
         "eli": EnergyAligner(**settings.energy_options(), seed=derive_seed(seed, "forward energy model")),
     }
-    return {name: aligner.fit_latents(current, previous) for name, aligner in aligners.items()}
+    return {name: aligner.fit_latents(previous, current, direction="forward") for name, aligner in aligners.items()}

@@ -121,6 +121,7 @@ def open_bench(config: RunConfig, speed: Speed | None = None) -> tuple[Bench, Sp
         limit=settings.limit,
         workers=settings.workers,
         image_size=settings.image_size,
+        validation=settings.validation,
     )
     protocol = config.protocol.protocol(len(data.classes))
     make = partial(make_backbone, config.model.name, image_shape=data.image_shape)

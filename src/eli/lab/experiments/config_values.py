@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -66,12 +66,20 @@ def hints(cls: type) -> dict[str, Any]:
     return {field.name: known[field.name] for field in fields(cls)}
 
 
+def later_settings(cls: type) -> dict[str, Any]:
+    """Settings that were added when runs existed already, with the value that means what those runs did.
+
+    They are the fields that have a default. Runs from before do not name them, and are the same runs still.
+    """
+    return {field.name: field.default for field in fields(cls) if field.default is not MISSING}
+
+
 def build(cls: type[_Section], values: Mapping[str, Any]) -> _Section:
-    """Make a checked dataclass from a mapping that has exactly its fields."""
+    """Make a checked dataclass from a mapping that has exactly its fields; those that came later may be missing."""
     prefix = f"{cls.key}." if cls.key else ""
     for name in values.keys() - hints(cls).keys():
         raise ConfigError(f"There is no setting {f'{prefix}{name}'!r}.{did_you_mean(str(name), hints(cls))}")
-    for name in hints(cls).keys() - values.keys():
+    for name in hints(cls).keys() - values.keys() - later_settings(cls).keys():
         raise ConfigError(f"The setting '{prefix}{name}' is missing.")
     return cls(**values)
 

@@ -18,6 +18,7 @@ _WORDS: Mapping[str, str] = {
     "epochs": "epochs, first task / others",
     "memory": "exemplars",
     "data.limit": "training images of a class",
+    "data.validation": "validation images of a class instead of the test images",
     "data.image_size": "side of images",
     "data.order": "seed of the class order",
 }
@@ -83,7 +84,7 @@ def _facts(config: RunConfig, varied: Collection[str]) -> dict[str, str]:
         "model": plain["model"]["name"],
         "epochs": f"{train.pop('first_epochs')}/{train.pop('epochs')}",
         "memory": _exemplars(memory),
-        **{f"data.{name}": _text(data[name], name) for name in ("limit", "image_size", "order")},
+        **{f"data.{name}": _text(data[name], name) for name in ("limit", "validation", "image_size", "order")},
     }
     for group in ("train", "learner", "aligner"):
         values: dict[str, Any] = plain[group]
@@ -105,5 +106,5 @@ def _exemplars(memory: Mapping[str, Any]) -> str:
 
 
 def _text(value: Any, name: str) -> str:
-    usual = {"limit": "all", "image_size": "the usual one", "order": "none (natural order)"}
+    usual = {"limit": "all", "validation": "none", "image_size": "the usual one", "order": "none (natural order)"}
     return usual[name] if value is None else str(value)

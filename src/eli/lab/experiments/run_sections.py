@@ -79,6 +79,8 @@ class DataConfig(SourceConfig):
     image_size: Annotated[int | None, Range(at_least=8)]
     """Side of the images; None: the usual one of the data set."""
     workers: Annotated[int, Range(at_least=0)]
+    validation: Annotated[int | None, Range(at_least=1)] = None
+    """How many training images of each class stand in for the test images, to choose settings on; None: none."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

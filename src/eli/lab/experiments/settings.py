@@ -15,7 +15,7 @@ from eli.lab.experiments.config_errors import ConfigError
 from eli.lab.experiments.config_files import compose_tree
 from eli.lab.experiments.config_overrides import read_overrides
 from eli.lab.experiments.config_tree import ConfigTree
-from eli.lab.experiments.config_values import Checked, Range, build
+from eli.lab.experiments.config_values import Checked, Range, build, later_settings
 from eli.lab.experiments.run_sections import EnergyConfig
 
 PLAIN = ("seed", "out", "start_from")
@@ -106,12 +106,20 @@ def only_aligner(
 
 
 def flatten(config: Checked, *, without: Sequence[str] = _CIRCUMSTANCES) -> dict[str, Any]:
-    """Every setting by the key that the user types, but for those named in `without`."""
+    """Every setting by the key that the user types, but for those named in `without`.
+
+    Settings that came later are left out where they say what was done before they came: a run keeps its digest.
+    """
     flat: dict[str, Any] = {}
     plain = describe(config)
     plain["learner"] |= plain["learner"].pop("options")
     for key, value in plain.items():
-        parts = {f"{key}.{name}": part for name, part in value.items()} if isinstance(value, dict) else {key: value}
+        parts = {key: value}
+        if isinstance(value, dict):
+            unsaid = later_settings(type(getattr(config, key)))
+            parts = {
+                f"{key}.{name}": part for name, part in value.items() if name not in unsaid or part != unsaid[name]
+            }
         flat |= {name: part for name, part in parts.items() if name not in without}
     return flat
 

@@ -41,8 +41,10 @@ def run_words(facts: Mapping[str, Any]) -> str:
     """The whole run, but for its seed."""
     config = facts["config"]
     train = config["train"]
+    held_out = ["validation images"] if config["data"].get("validation") else []
     parts = [
         f"{learner_words(config)} on {config['data']['name']}, {protocol_words(config)}",
+        *held_out,
         f"{config['model']['name']}, {train['first_epochs']}/{train['epochs']} epochs",
         memory_words(config),
         *facts.get("evaluation", []),

@@ -1,0 +1,109 @@
+"""A gate that moves all latents by the same share of the way, and chooses that share on training data.
+
+Same contract as the other gates (`gates.py`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from eli.aligner import Aligner
+from eli.checks import check_rows, check_tensor
+from eli.errors import LatentError, OptionError
+from eli.gates import Gate, Head, logits_of
+
+_SHARES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.25, 1.5)
+
+
+class Dose(Gate):
+    """Aligns every latent, but only as far as serves all classes: no sample is told from another.
+
+    `choose` looks at training data only. Where there are latents of old classes among them (exemplars), the dose is the
+    one with the highest accuracy, every class weighing the same. Where there are none, it is the largest one that
+    leaves the accuracy on the new classes nearly as it was: what alignment does to old classes cannot be seen then,
+    what it costs the new ones can.
+
+    Args:
+        shares: The doses to choose from: 0 aligns nothing, 1 all the way.
+        tolerance: How much of the new classes' accuracy may be lost where there are no exemplars.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> from eli import Dose, MeanShift
+        >>> z, labels = torch.eye(4).repeat(10, 1), torch.arange(4).repeat(10)
+        >>> head = nn.Identity()                                     # a latent is its own logits
+        >>> drifted = z + 2.2 * torch.tensor([0.0, 0.0, 1.0, 1.0])     # everything looks like the new classes 2 and 3
+        >>> aligner = MeanShift().fit_latents(z, drifted)
+        >>> Dose().choose(aligner, head, drifted, labels, known=2).strength
+        tensor(0.6000)
+    """
+
+    how_to_fit = "choose(...)"
+    strength: Tensor
+
+    def __init__(self, *, shares: Sequence[float] = _SHARES, tolerance: float = 0.02) -> None:
+        super().__init__()
+        if not shares or not all(math.isfinite(share) and share >= 0 for share in shares):
+            raise OptionError(f"shares must be finite numbers >= 0, got {shares!r}")
+        if not 0 <= tolerance <= 1:
+            raise OptionError(f"tolerance must be in [0, 1], got {tolerance!r}")
+        self.shares = tuple(sorted(float(share) for share in shares))
+        self.tolerance = tolerance
+
+    def config(self) -> dict[str, Any]:
+        """The options this gate was made with."""
+        return {"shares": list(self.shares), "tolerance": self.tolerance}
+
+    def _build(self, dim: int) -> None:
+        super()._build(dim)
+        self.register_buffer("strength", torch.zeros(()))
+
+    def choose(self, aligner: Aligner, head: Head, z: Tensor, labels: Tensor, *, known: int) -> Self:
+        """Choose the dose.
+
+        Args:
+            aligner: A fitted aligner.
+            head: Latents to logits.
+            z: Latents `(N, D)` of training data under the current model: of new classes and, where there are any, of
+                exemplars of old ones.
+            labels: Their classes `(N,)`.
+            known: Number of old classes, which are the first ones.
+        """
+        check_rows(z, "latents")
+        check_tensor(labels, "labels")
+        if labels.shape != z.shape[:1] or labels.is_floating_point():
+            raise LatentError(f"labels must be {len(z)} whole numbers, got {labels.dtype} {tuple(labels.shape)}")
+        if not (labels >= known).any():
+            raise LatentError(f"there is no latent of a new class: no label from {known} on")
+        generator = torch.Generator().manual_seed(0)
+        moved = aligner.align(z, generator=generator)
+        found = [_accuracy(head, torch.lerp(z, moved, share), labels.to(z.device)) for share in self.shares]
+        if (labels < known).any():
+            best = found.index(max(found))
+        else:
+            undosed = _accuracy(head, z, labels.to(z.device))
+            kept = [number for number, value in enumerate(found) if value >= (1 - self.tolerance) * undosed]
+            best = kept[-1] if kept else 0
+        self._build(z.shape[1])
+        self.strength = torch.tensor(self.shares[best], device=z.device)
+        return self
+
+    def forward(self, z: Tensor, *, head: Head | None = None, aligner: Aligner | None = None) -> Tensor:
+        """The dose, for every row."""
+        self.require_fitted()
+        return self.strength.to(z.device).expand(z.shape[:-1])
+
+
+@torch.no_grad()
+def _accuracy(head: Head, z: Tensor, labels: Tensor) -> float:
+    """Mean of the accuracies on each class."""
+    right = (logits_of(head(z)).argmax(dim=-1) == labels).double().cpu()
+    classes, places = torch.unique(labels.cpu(), return_inverse=True)
+    sums = torch.zeros(len(classes), dtype=torch.float64).index_add_(0, places, right)
+    return float((sums / torch.bincount(places)).mean())

@@ -1,0 +1,75 @@
+"""`Dose`: one share of the way for all latents, chosen on training data."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import eli
+from eli import Dose, LatentError, MeanShift, NotFittedError, OptionError
+
+BACK = torch.tensor([0.0, 0.0, 1.0, 1.0])
+
+
+@pytest.fixture
+def world():
+    """Four classes, each its own direction; drift adds to the new ones' coordinates, so that old samples look new."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(4).repeat(50)
+    z = 2 * torch.eye(4)[labels] + 0.1 * torch.randn(200, 4, generator=generator)
+    return z + 3 * BACK, labels, MeanShift().fit_latents(z, z + 3 * BACK)
+
+
+def accuracy(aligner, z, labels, share):
+    return float((aligner.align(z, where=torch.full((len(z),), share)).argmax(dim=1) == labels).double().mean())
+
+
+def test_with_exemplars_it_is_the_best_share_and_the_smallest_of_equals(world):
+    z, labels, aligner = world
+    gate = Dose().choose(aligner, nn.Identity(), z, labels, known=2)
+    found = {share: accuracy(aligner, z, labels, share) for share in gate.shares}
+    best = max(found.values())
+    assert float(gate.strength) == pytest.approx(min(share for share, value in found.items() if value == best))
+    assert 0 < float(gate.strength) < 1
+
+
+def test_without_them_it_is_the_largest_that_costs_new_classes_nearly_nothing(world):
+    z, labels, aligner = world
+    new = labels >= 2
+    shares = [0.25 * number for number in range(13)]
+    gate = Dose(shares=shares, tolerance=0.1).choose(aligner, nn.Identity(), z[new], labels[new], known=2)
+    found = {share: accuracy(aligner, z[new], labels[new], share) for share in shares}
+    assert float(gate.strength) == max(share for share, value in found.items() if value >= 0.9)
+    assert found[max(found)] < 0.9, "the largest share must be too much, or this says nothing"
+
+
+def test_classes_weigh_the_same_however_many_samples_they_have(world):
+    z, labels, aligner = world
+    few = torch.cat([(labels == label).nonzero()[: 2 if label < 2 else 50, 0] for label in range(4)])
+    one = Dose().choose(aligner, nn.Identity(), z, labels, known=2)
+    other = Dose().choose(aligner, nn.Identity(), z[few], labels[few], known=2)
+    assert abs(float(one.strength) - float(other.strength)) <= 0.11
+
+
+def test_it_is_the_weight_of_every_row_also_when_attached(net, shift, tmp_path):
+    x = torch.randn(9, 5, generator=torch.Generator().manual_seed(1))
+    z = net.body(x).detach()
+    gate = Dose(shares=[0.5]).choose(shift, net.fc, z, torch.full((9,), 3), known=2)
+    assert gate(z.reshape(3, 3, -1)).tolist() == [[0.5] * 3] * 3
+    loaded = Dose.load(gate.save(tmp_path / "gate"))
+    with eli.attach(net, "fc", shift, gate=loaded):
+        torch.testing.assert_close(net(x), net.fc.forward((z + shift.align(z)) / 2))
+
+
+def test_what_cannot_be_is_said(world):
+    z, labels, aligner = world
+    with pytest.raises(NotFittedError, match="choose"):
+        Dose()(z)
+    with pytest.raises(LatentError, match="no label from 9 on"):
+        Dose().choose(aligner, nn.Identity(), z, labels, known=9)
+    with pytest.raises(LatentError, match="200 whole numbers"):
+        Dose().choose(aligner, nn.Identity(), z, labels[:3], known=2)
+    for options in ({"shares": []}, {"shares": [-1.0]}, {"tolerance": 2.0}):
+        with pytest.raises(OptionError):
+            Dose(**options)
