@@ -1,0 +1,64 @@
+"""ELI for models in the style of mammoth. Imports nothing of it; nothing else of `eli` imports it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from eli.integrations.task_alignment import TaskAlignment
+
+
+class ELIMixin:
+    """Fits ELI in `end_task`, and aligns latents in `forward`. To stand before the model it is mixed with.
+
+    It learns from the task's training data as the loader augments them, without what a buffer added to them. Only a
+    `forward` that asks the classifier is aligned; a model that answers by nearest means is left as it is.
+
+    Attributes:
+        alignment: The `TaskAlignment`; its `state_dict` is what to save beside the model's.
+    """
+
+    net: nn.Module
+    device: torch.device
+    n_past_classes: int
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.alignment = self.make_alignment()
+
+    def make_alignment(self) -> TaskAlignment:
+        """Override it to choose the head, the aligner and the gate."""
+        return TaskAlignment("classifier")
+
+    def begin_task(self, dataset: Any) -> None:
+        """Copy the network before anything changes it."""
+        self.alignment.begin(self.net, self.n_past_classes)
+        super().begin_task(dataset)  # type: ignore[misc]
+
+    def end_task(self, dataset: Any) -> None:
+        """Fit before the model itself ends the task, and perhaps changes the loader."""
+        self.alignment.end(self.net, _NewClasses(dataset.train_loader, self.n_past_classes), device=self.device)
+        super().end_task(dataset)  # type: ignore[misc]
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The model's own answer, with latents aligned if its network is in evaluation mode."""
+        # For one call only: models copy their network at any time, and a copy must not align.
+        with self.alignment.attached(self.net):
+            return super().forward(*args, **kwargs)  # type: ignore[misc]
+
+
+class _NewClasses:
+    """The images of new classes among batches of (image, label, ...), as often as they are asked for."""
+
+    def __init__(self, loader: Any, known: int) -> None:
+        self._loader = loader
+        self._known = known
+
+    def __iter__(self) -> Iterator[Tensor]:
+        for images, labels, *_ in self._loader:
+            new = labels >= self._known
+            if new.any():
+                yield images[new]

@@ -1,0 +1,57 @@
+"""ELI for learners in the style of PyCIL and PILOT. Imports nothing of them; nothing else of `eli` imports it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from eli.integrations.task_alignment import TaskAlignment
+
+_BATCH_SIZE = 128
+
+
+class ELIMixin:
+    """Fits ELI in `incremental_train`, and aligns latents in `_eval_cnn`. To stand before the learner it is mixed with.
+
+    It learns from the task's own training data with test transforms, without exemplars. Accuracies within training are
+    those of the network as it is, and so are those by nearest means (`_eval_nme`): the means of exemplars lie in the
+    current network's space.
+
+    Attributes:
+        alignment: The `TaskAlignment`; its `state_dict` is what to save beside the network.
+    """
+
+    _network: nn.Module
+    _known_classes: int
+    _total_classes: int
+    _device: torch.device
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.alignment = self.make_alignment()
+
+    def make_alignment(self) -> TaskAlignment:
+        """Override it to choose the head, the aligner and the gate."""
+        return TaskAlignment("fc")
+
+    def incremental_train(self, data_manager: Any) -> None:
+        """Learn a task; the network from before it is copied, since not every learner keeps one."""
+        self.alignment.begin(self._network, self._known_classes)
+        super().incremental_train(data_manager)  # type: ignore[misc]
+        classes = np.arange(self._known_classes, self._total_classes)
+        dataset = data_manager.get_dataset(classes, source="train", mode="test")
+        batches: DataLoader[Any] = DataLoader(dataset, batch_size=_BATCH_SIZE)
+        self.alignment.end(self._network, batches, inputs=_image, device=self._device)
+
+    def _eval_cnn(self, loader: Any) -> Any:
+        with self.alignment.attached(self._network):
+            return super()._eval_cnn(loader)  # type: ignore[misc]
+
+
+def _image(batch: Any) -> Any:
+    """Batches are (index, image, label)."""
+    return batch[1]

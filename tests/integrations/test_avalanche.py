@@ -1,0 +1,197 @@
+"""The plugin for Avalanche against Avalanche itself: its strategies, its evaluation, its checkpoints."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import TensorDataset
+
+import eli
+
+
+@pytest.fixture(scope="module")
+def benchmark(avalanche, digits):
+    """Two experiences: digits 0 to 4, then 5 to 9."""
+    from avalanche.benchmarks import nc_benchmark
+
+    parts = []
+    for x, y in (digits.train, digits.test):
+        parts.append(TensorDataset(x, y))
+        parts[-1].targets = y.tolist()
+    return nc_benchmark(*parts, n_experiences=2, task_labels=False, shuffle=False, fixed_class_order=list(range(10)))
+
+
+class Record:
+    """A plugin that keeps what an evaluation sees."""
+
+    def __init__(self) -> None:
+        self.batches, self.attached = [], []
+
+    def before_eval(self, strategy, **kwargs) -> None:
+        self.batches = []
+
+    def after_eval_iteration(self, strategy, **kwargs) -> None:
+        self.batches.append((strategy.mb_x, strategy.mb_y, strategy.mb_output))
+        self.attached.append(any(part._forward_pre_hooks for part in strategy.model.modules()))
+
+
+def loss_of_one_task(outputs, labels):
+    """Looks at the logits of one experience only, so that the outputs of old classes do not simply die."""
+    first = 0 if (labels < 5).any() else 5
+    return F.cross_entropy(outputs[:, first : first + 5], labels - first)
+
+
+@pytest.fixture
+def make(avalanche, new_net):
+    """Makes a strategy with the plugin and a record of its evaluations."""
+    from avalanche.evaluation.metrics import accuracy_metrics
+    from avalanche.models import IncrementalClassifier
+    from avalanche.training import ICaRL, LwF, Naive, Replay
+    from avalanche.training.plugins import EvaluationPlugin
+
+    from eli.integrations.avalanche import ELIPlugin
+
+    def run(name, *, epochs=2, gate=eli.ByPrediction, aligner=None, **options):
+        net = new_net()
+        if name == "growing":
+            net.classifier = IncrementalClassifier(32, initial_out_features=2)
+        head = "eval_classifier" if name == "ICaRL" else "classifier"
+        plugin, record = ELIPlugin(head, aligner=aligner or eli.Ridge(), gate=gate), Record()
+        common = {"train_mb_size": 64, "train_epochs": epochs, "eval_mb_size": 128, "plugins": [plugin, record]}
+        common["optimizer"] = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+        common |= {"evaluator": EvaluationPlugin(accuracy_metrics(stream=True)), **options}
+        if name == "ICaRL":
+            memory = {"memory_size": 50, "buffer_transform": None, "fixed_memory": True}
+            strategy = ICaRL(feature_extractor=net.body, classifier=net.classifier, **memory, **common)
+        elif name == "Replay":
+            strategy = Replay(model=net, criterion=nn.CrossEntropyLoss(), mem_size=100, **common)
+        elif name == "LwF":
+            strategy = LwF(model=net, criterion=nn.CrossEntropyLoss(), alpha=1.0, temperature=2.0, **common)
+        else:
+            strategy = Naive(model=net, **common)
+        return SimpleNamespace(strategy=strategy, plugin=plugin, record=record, head=head)
+
+    return run
+
+
+def evaluated(made, benchmark):
+    """Test images, their labels and the outputs for them as Avalanche's evaluation sees them, and its accuracy."""
+    metrics = made.strategy.eval(benchmark.test_stream) or made.strategy.evaluator.get_last_metrics()
+    (accuracy,) = [value for name, value in metrics.items() if name.startswith("Top1_Acc_Stream")]
+    return *(torch.cat(side) for side in zip(*made.record.batches, strict=True)), accuracy
+
+
+@pytest.mark.parametrize("name", ["Naive", "growing", "Replay", "LwF"])
+def test_evaluations_are_aligned_as_by_hand(make, benchmark, digits, name):
+    made = make(name)
+    for experience in benchmark.train_stream:
+        made.strategy.train(experience)
+    model, aligner = made.strategy.model.eval(), made.plugin.alignment.aligner
+    assert made.plugin.known == list(range(10))
+    assert aligner.report.rows == len(digits.of(range(5, 10))[0]), "learned from replayed samples"
+    x, labels, aligned, accuracy = evaluated(made, benchmark)
+    assert accuracy == pytest.approx((aligned.argmax(dim=1) == labels).float().mean().item())
+    with torch.no_grad():
+        plain = model(x)
+        with eli.attach(model, made.head, aligner, gate=eli.ByPrediction(list(range(5)))):
+            expected = model(x)
+    torch.testing.assert_close(aligned, expected)
+    made.plugin.alignment.enabled = False
+    torch.testing.assert_close(evaluated(made, benchmark)[2], plain)
+    assert torch.equal(model(x), plain)
+
+
+def test_icarl_compares_moved_latents_with_moved_means(make, benchmark, digits):
+    made = make("ICaRL")
+    for experience in benchmark.train_stream:
+        made.strategy.train(experience)
+    model, aligner = made.strategy.model.eval(), made.plugin.alignment.aligner
+    assert aligner.report.rows == len(digits.of(range(5, 10))[0])
+    means = model.eval_classifier.class_means.clone()
+    x, _, aligned, _ = evaluated(made, benchmark)
+    assert torch.equal(model.eval_classifier.class_means, means)
+    kept = next(plugin for plugin in made.strategy.plugins if hasattr(plugin, "x_memory"))
+    with torch.no_grad():
+        plain = model(x)
+        z = F.normalize(aligner.align(model.feature_extractor(x), where=plain.argmax(dim=1) < 5))
+        for exemplars, labels in zip(kept.x_memory, kept.y_memory, strict=True):
+            if labels[0] < 5:
+                moved = F.normalize(aligner.align(model.feature_extractor(exemplars)))
+                means[labels[0]] = F.normalize(moved.mean(dim=0), dim=0)
+    torch.testing.assert_close(aligned, -torch.cdist(z, means), rtol=1e-3, atol=1e-3)
+    assert not torch.allclose(aligned, plain, atol=1e-2)
+    made.plugin.alignment.enabled = False
+    torch.testing.assert_close(evaluated(made, benchmark)[2], plain)
+
+
+def test_old_classes_are_remembered(make, benchmark):
+    made = make("Naive", epochs=8, gate=eli.Always(), criterion=loss_of_one_task)
+    for experience in benchmark.train_stream:
+        made.strategy.train(experience)
+    accuracies = []
+    for enabled in (True, False):
+        made.plugin.alignment.enabled = enabled
+        _, labels, outputs, _ = evaluated(made, benchmark)
+        old = labels < 5
+        accuracies.append((outputs[old, :5].argmax(dim=1) == labels[old]).float().mean().item())
+    assert accuracies[0] > accuracies[1] + 0.05
+
+
+@pytest.mark.parametrize(("every", "expected"), [(0, {False, True}), (1, {False})])
+def test_a_model_that_is_being_trained_is_shown_as_it_is(make, benchmark, every, expected):
+    made = make("Naive", epochs=1, eval_every=every)
+    made.strategy.train(benchmark.train_stream[0], eval_streams=[benchmark.test_stream[0]])
+    assert set(made.record.attached) == {False}
+    made.record.attached.clear()
+    made.strategy.train(benchmark.train_stream[1], eval_streams=[benchmark.test_stream[0]])
+    assert set(made.record.attached) == expected
+    assert made.record.attached[-1] is (every == 0)
+
+
+def loaded(made, path):
+    """Go on with a checkpoint, if there is one; how many experiences it has behind it."""
+    from avalanche.checkpointing import maybe_load_checkpoint
+
+    made.strategy, done = maybe_load_checkpoint(made.strategy, path)
+    # What was loaded takes the place of the plugins that the strategy was made with.
+    made.plugin = next(plugin for plugin in made.strategy.plugins if hasattr(plugin, "alignment"))
+    made.record = next(plugin for plugin in made.strategy.plugins if hasattr(plugin, "attached"))
+    return done
+
+
+@pytest.mark.parametrize("name", ["Replay", "ICaRL"])
+def test_a_run_goes_on_from_a_checkpoint(make, benchmark, name, tmp_path):
+    from avalanche.checkpointing import save_checkpoint
+
+    results = []
+    for _ in range(2):
+        made = make(name, aligner=eli.EnergyAligner(iterations=20))
+        done = loaded(made, tmp_path / "first.pt")
+        assert made.plugin.known == list(range(5 * done))
+        if not done:
+            made.strategy.train(benchmark.train_stream[0])
+            # dill cannot pickle this torch's optimizers, with or without the plugin.
+            save_checkpoint(made.strategy, tmp_path / "first.pt", exclude=["optimizer"])
+        made.strategy.optimizer = torch.optim.SGD(made.strategy.model.parameters(), lr=0.1)
+        made.strategy.optimized_param_id = None
+        torch.manual_seed(1)
+        made.strategy.train(benchmark.train_stream[1])
+        assert made.plugin.alignment.ready
+        results.append(evaluated(made, benchmark)[2])
+    torch.testing.assert_close(*results)
+    save_checkpoint(made.strategy, tmp_path / "second.pt", exclude=["optimizer"])
+    made = make(name)
+    assert loaded(made, tmp_path / "second.pt") == 2
+    torch.testing.assert_close(evaluated(made, benchmark)[2], results[1])
+
+
+def test_classes_from_before_avalanche_can_be_named(make, benchmark):
+    made = make("Naive", epochs=1)
+    made.plugin.known = [0, 1]
+    made.strategy.train(benchmark.train_stream[1])
+    assert made.plugin.alignment.ready
+    assert made.plugin.known == [0, 1, 5, 6, 7, 8, 9]

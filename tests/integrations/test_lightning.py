@@ -1,0 +1,184 @@
+"""The callback for Lightning against Lightning itself: its trainer, its modes, its checkpoints."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+import eli
+
+
+@pytest.fixture
+def module(lightning, new_net):
+    """Makes a classifier of digits that trains on the logits of one task."""
+
+    class Classifier(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            net = new_net()
+            self.body, self.classifier = net.body, net.classifier
+            self.task, self.attached = slice(0, 5), []
+
+        def forward(self, x):
+            return self.classifier(self.body(x))
+
+        def training_step(self, batch, batch_idx):
+            x, y = batch
+            return F.cross_entropy(self(x)[:, self.task], y - self.task.start)
+
+        def validation_step(self, batch, batch_idx) -> None:
+            self.attached.append(bool(self.classifier._forward_pre_hooks))
+            self(batch[0])
+
+        test_step = validation_step
+
+        def predict_step(self, batch, batch_idx):
+            return self(batch[0])
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
+
+    return Classifier
+
+
+@pytest.fixture
+def trainer(lightning, tmp_path):
+    """Makes a trainer that is quiet."""
+
+    def make(callback, *others, epochs=4, **options):
+        quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
+        options = {"enable_checkpointing": False, **quiet, **options}
+        callbacks = [callback, *others]
+        return lightning.Trainer(max_epochs=epochs, callbacks=callbacks, default_root_dir=tmp_path, **options)
+
+    return make
+
+
+@pytest.fixture
+def callback(lightning):
+    from eli.integrations.lightning import ELICallback
+
+    def make(**options):
+        return ELICallback("classifier", **{"aligner": eli.Ridge(), **options})
+
+    return make
+
+
+@pytest.fixture
+def loader(digits):
+    def make(classes=range(10), part="train"):
+        return DataLoader(TensorDataset(*digits.of(classes, part=part)), batch_size=64)
+
+    return make
+
+
+def two_tasks(model, callback, trainer, loader, **options):
+    """Fits digits 0 to 4, then 5 to 9; the trainer of the second fit."""
+    trainer(callback, **options).fit(model, loader(range(5)))
+    assert not callback.alignment.ready
+    callback.known, model.task = 5, slice(5, 10)
+    second = trainer(callback, **options)
+    second.fit(model, loader(range(5, 10)))
+    return second
+
+
+def predicted(trainer, model, loader):
+    return torch.cat(trainer.predict(model, loader(part="test")))
+
+
+@pytest.mark.parametrize("inference_mode", [True, False])
+def test_predictions_are_aligned_as_by_hand_and_the_base_comes_back(
+    module, callback, trainer, loader, digits, inference_mode
+):
+    model, added = module(), callback(aligner=eli.EnergyAligner(iterations=50, learning_rate=1e-2))
+    last = two_tasks(model, added, trainer, loader, inference_mode=inference_mode)
+    aligned = predicted(last, model, loader)
+    x, _ = digits.of(range(10), part="test")
+    model.eval()
+    with torch.no_grad():
+        plain = model(x)
+        with eli.attach(model, "classifier", added.alignment.aligner, gate=eli.ByPrediction(5)):
+            expected = model(x)
+    torch.testing.assert_close(aligned, expected)
+    assert not torch.allclose(aligned, plain)
+    added.alignment.enabled = False
+    torch.testing.assert_close(predicted(last, model, loader), plain)
+    assert not model.classifier._forward_pre_hooks
+
+
+def test_old_classes_are_remembered(module, callback, trainer, loader, digits):
+    model, added = module(), callback(gate=eli.Always())
+    last = two_tasks(model, added, trainer, loader, epochs=8)
+    _, y = digits.of(range(10), part="test")
+    accuracies = []
+    for added.alignment.enabled in (True, False):
+        outputs = predicted(last, model, loader)[y < 5]
+        accuracies.append((outputs[:, :5].argmax(dim=1) == y[y < 5]).float().mean().item())
+    assert accuracies[0] > accuracies[1] + 0.01
+
+
+def test_validation_within_a_fit_shows_the_model_as_it_is(module, callback, trainer, loader):
+    model, added = module(), callback(known=5)
+    last = trainer(added, epochs=2)
+    last.fit(model, loader(range(5)), loader(part="test"))
+    assert set(model.attached) == {False}
+    for evaluate in (last.validate, last.test):
+        model.attached.clear()
+        evaluate(model, loader(part="test"), verbose=False)
+        assert set(model.attached) == {True}
+    model.attached.clear()
+    trainer(added, epochs=2).fit(model, loader(range(5)), loader(part="test"))
+    assert set(model.attached) == {False}
+
+
+def test_data_of_earlier_tasks_can_be_kept_out(module, callback, trainer, loader, digits):
+    model, added = module(), callback(known=5, data=loader(range(5, 10)))
+    model.task = slice(0, 10)
+    trainer(added, epochs=1).fit(model, loader(range(10)))
+    assert added.alignment.aligner.report.rows == len(digits.of(range(5, 10))[0])
+
+
+def test_a_fit_that_goes_on_knows_the_model_from_before_it(lightning, module, callback, trainer, loader, tmp_path):
+    start = module()
+    trainer(callback()).fit(start, loader(range(5)))
+    results = []
+    for checkpoint in (None, tmp_path / "epoch=1.ckpt"):
+        model, added = module(), callback(known=5)
+        # A fresh start has the weights of the first task; one that goes on gets its weights from the checkpoint.
+        if checkpoint is None:
+            model.load_state_dict(start.state_dict())
+        model.task = slice(5, 10)
+        keep = lightning.pytorch.callbacks.ModelCheckpoint(tmp_path, "{epoch}", save_top_k=-1)
+        last = trainer(added, keep, enable_checkpointing=True)
+        last.fit(model, loader(range(5, 10)), ckpt_path=checkpoint, weights_only=True)
+        results.append((predicted(last, model, loader), added.alignment.aligner.report.drift_before))
+    torch.testing.assert_close(results[0][0], results[1][0])
+    assert results[0][1] == pytest.approx(results[1][1], rel=1e-4)
+    with torch.no_grad():
+        x = next(iter(loader(range(5, 10))))[0]
+        assert (start.body(x) - model.body(x)).norm(dim=1).mean() > 0.1
+
+
+def test_checkpoints_hold_the_aligner_of_their_weights(module, callback, trainer, loader, tmp_path):
+    model, added = module(), callback()
+    last = two_tasks(model, added, trainer, loader)
+    expected = predicted(last, model, loader)
+    last.save_checkpoint(tmp_path / "after.ckpt")
+    other = trainer(callback())
+    found = other.predict(module(), loader(part="test"), ckpt_path=tmp_path / "after.ckpt", weights_only=True)
+    torch.testing.assert_close(torch.cat(found), expected)
+
+
+def test_an_error_takes_the_aligner_off(module, callback, trainer, loader):
+    model, added = module(), callback()
+    last = two_tasks(model, added, trainer, loader)
+
+    def broken(batch, batch_idx):
+        raise KeyError(batch_idx)
+
+    model.test_step = broken
+    with pytest.raises(KeyError):
+        last.test(model, loader(part="test"), verbose=False)
+    assert not model.classifier._forward_pre_hooks
