@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import eli
-from eli import Always, ByEnergy, ByMask, ByPrediction, ByProbe, Gate, LatentError, NotFittedError, OptionError
+from eli import Always, ByEnergy, ByMask, ByPrediction, ByProbe, Dose, Gate, LatentError, NotFittedError, OptionError
 from eli.gates import _best_threshold, logits_of
 
 LOGITS = torch.tensor([[3.0, 0.0, 1.0], [0.0, 0.0, 2.0], [0.0, 1.0, 0.5], [-1.0, -2.0, -3.0]])
@@ -31,6 +31,7 @@ def gates(short_energy, pairs):
         ByEnergy().calibrate(short_energy, z_new, z_old),
         ByProbe().fit(z_old, z_new),
         ByProbe(soft=True, penalty=0.5).fit(z_old, z_new),
+        Dose(shares=[0.3]).choose(short_energy, lambda z: z, z_new, torch.arange(len(z_new)) % 6, known=3),
     ]
 
 

@@ -193,7 +193,8 @@ def test_missing_options_are_refused(saved, tmp_path):
 def test_missing_foreign_or_misshapen_tensors_are_refused(saved, tmp_path):
     metadata, tensors = content(saved[1], tmp_path)
     for name in tensors:
-        refused(rewritten(tmp_path, metadata, {key: value for key, value in tensors.items() if key != name}))
+        if name != "is_forward":  # came later: without it, an aligner is one that moves backward
+            refused(rewritten(tmp_path, metadata, {key: value for key, value in tensors.items() if key != name}))
         refused(rewritten(tmp_path, metadata, tensors | {name: torch.zeros(2, 9)}))
     refused(rewritten(tmp_path, metadata, tensors | {"foreign": torch.zeros(1)}))
 

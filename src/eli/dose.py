@@ -5,7 +5,6 @@ Same contract as the other gates (`gates.py`).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -17,7 +16,7 @@ from eli.checks import check_rows, check_tensor
 from eli.errors import LatentError, OptionError
 from eli.gates import Gate, Head, logits_of
 
-_SHARES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.25, 1.5)
+_SHARES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
 
 class Dose(Gate):
@@ -49,8 +48,8 @@ class Dose(Gate):
 
     def __init__(self, *, shares: Sequence[float] = _SHARES, tolerance: float = 0.02) -> None:
         super().__init__()
-        if not shares or not all(math.isfinite(share) and share >= 0 for share in shares):
-            raise OptionError(f"shares must be finite numbers >= 0, got {shares!r}")
+        if not shares or not all(0 <= share <= 1 for share in shares):
+            raise OptionError(f"shares must be numbers in [0, 1], got {shares!r}")
         if not 0 <= tolerance <= 1:
             raise OptionError(f"tolerance must be in [0, 1], got {tolerance!r}")
         self.shares = tuple(sorted(float(share) for share in shares))

@@ -12,6 +12,7 @@ import torch
 from eli.energy_aligner import EnergyAligner
 from eli.lab.cli import main
 from eli.lab.experiments.run_folder import RunError, RunFolder
+from eli.lab.json_file import read_object, write_object
 from eli.lab.report.run_latents import run_picture
 from eli.lab.report.runs import find_runs, read_run, read_runs
 
@@ -46,9 +47,9 @@ def test_numbers_are_those_of_the_results(run_folders):
 
 def test_experiments_that_differ_in_a_setting_are_told_apart(run_folders, tmp_path):
     shutil.copytree(run_folders / "lucir", tmp_path / "other")
-    facts = json.loads((tmp_path / "other" / "run.json").read_text())
+    facts, _ = read_object(tmp_path / "other" / "run.json")
     facts["config"]["train"]["learning_rate"] = 0.5
-    (tmp_path / "other" / "run.json").write_text(json.dumps(facts))
+    write_object(tmp_path / "other" / "run.json", facts)
     experiments, _ = read_runs(find_runs([run_folders / "lucir", tmp_path]))
     assert [each.name for each in experiments] == [
         "lucir on digits, 4+3, train.learning_rate=0.1",

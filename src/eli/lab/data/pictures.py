@@ -25,7 +25,7 @@ _RATIO = (3 / 4, 4 / 3)
 _TRIES = 10
 _RESIZE, _CROP = 256, 224
 _REMEDY = "replace it by a good copy, or remove it"
-_STRIP = 16
+_STRIP = 256
 # The formats of the file names that are taken (see `image_folders.SUFFIXES`). Pillow knows dozens more by a file's
 # content, and asks other programs to decode some of them.
 _FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
