@@ -1,6 +1,6 @@
 """Training of the energy model on cached latents: `EnergyAligner.fit_latents` against plain autograd.
 
-    python benchmarks/fit.py [--iterations N] [--rounds N]
+    python benchmarks/fit.py [--iterations N] [--rounds N] [--dims N ...]
 
 Both run the same iterations from the same seed. In a run of 200 iterations their energies are compared: in float64,
 where rounding all but never puts a unit on the other side of its kink, they must agree to 1e-6 of their spread.
@@ -60,12 +60,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--iterations", type=int, default=1500)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--dims", type=int, nargs="+", default=[64, 2048])
     args = parser.parse_args()
     print("| threads | latent dimension | plain (s) | eli (s) | faster by | energies differ (float64) | (float32) |")
     print("|---|---|---:|---:|---:|---:|---:|")
     for threads in (1, 2):
         torch.set_num_threads(threads)
-        for dim in (64, 2048):
+        for dim in args.dims:
             pairs = latents(dim, torch.float32)
             t = medians(
                 {

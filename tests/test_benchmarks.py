@@ -14,7 +14,7 @@ FOLDER = Path(__file__).parents[1] / "benchmarks"
 @pytest.mark.parametrize(
     "command",
     [
-        "fit.py --iterations 2 --rounds 1",
+        "fit.py --iterations 2 --rounds 1 --dims 16",
         "step.py --rows 8",
         "end_to_end.py --images 4 --iterations 2 --plain-iterations 1",
         "align.py --rounds 1 --sizes 16x8",
