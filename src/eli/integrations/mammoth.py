@@ -3,35 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from eli.integrations.task_alignment import TaskAlignment
+from eli.integrations.task_alignment import AlignmentMixin
 
 
-class ELIMixin:
+class ELIMixin(AlignmentMixin):
     """Fits ELI in `end_task`, and aligns latents in `forward`. To stand before the model it is mixed with.
 
     It learns from the task's training data as the loader augments them, without what a buffer added to them. Only a
     `forward` that asks the classifier is aligned; a model that answers by nearest means is left as it is.
-
-    Attributes:
-        alignment: The `TaskAlignment`; its `state_dict` is what to save beside the model's.
     """
 
     net: nn.Module
     device: torch.device
     n_past_classes: int
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.alignment = self.make_alignment()
-
-    def make_alignment(self) -> TaskAlignment:
-        """Override it to choose the head, the aligner and the gate."""
-        return TaskAlignment("classifier")
+    usual_head: ClassVar[str] = "classifier"
 
     def begin_task(self, dataset: Any) -> None:
         """Copy the network before anything changes it."""

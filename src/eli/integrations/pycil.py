@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from eli.integrations.task_alignment import TaskAlignment
+from eli.integrations.task_alignment import AlignmentMixin
 
 _BATCH_SIZE = 128
 
 
-class ELIMixin:
+class ELIMixin(AlignmentMixin):
     """Fits ELI in `incremental_train`, and aligns latents in `_eval_cnn`. To stand before the learner it is mixed with.
 
     It learns from the task's own training data with test transforms, without exemplars. Accuracies within training are
     those of the network as it is, and so are those by nearest means (`_eval_nme`): the means of exemplars lie in the
     current network's space.
-
-    Attributes:
-        alignment: The `TaskAlignment`; its `state_dict` is what to save beside the network.
     """
 
     _network: nn.Module
@@ -30,13 +27,7 @@ class ELIMixin:
     _total_classes: int
     _device: torch.device
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.alignment = self.make_alignment()
-
-    def make_alignment(self) -> TaskAlignment:
-        """Override it to choose the head, the aligner and the gate."""
-        return TaskAlignment("fc")
+    usual_head: ClassVar[str] = "fc"
 
     def incremental_train(self, data_manager: Any) -> None:
         """Learn a task; the network from before it is copied, since not every learner keeps one."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -166,3 +166,22 @@ class TaskAlignment:
 
     def _make_gate(self) -> Gate:
         return self.gate if isinstance(self.gate, Gate) else self.gate(self.known)
+
+
+class AlignmentMixin:
+    """Gives a learner that it is mixed with a `TaskAlignment`; what the mixins for PyCIL and mammoth share.
+
+    Attributes:
+        alignment: The `TaskAlignment`; its `state_dict` is what to save beside the learner's own.
+    """
+
+    usual_head: ClassVar[str]
+    """What the part that reads latents is called in that framework."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.alignment = self.make_alignment()
+
+    def make_alignment(self) -> TaskAlignment:
+        """Override it to choose the head, the aligner and the gate."""
+        return TaskAlignment(self.usual_head)
