@@ -21,6 +21,7 @@ from eli.errors import AttachError, LatentError, OptionError
 from eli.export_files import OPSET, Exported, Recording, require_onnx, write_onnx, write_torch
 from eli.export_tracing import AlignedLatents, AlignedModel, ExportError, deterministic, ready_gate
 from eli.gates import Gate, logits_of
+from eli.hooks import hooks_of
 
 __all__ = ["ExportError", "Exported", "export_model_onnx", "export_model_torch", "export_onnx", "export_torch"]
 
@@ -173,8 +174,10 @@ def _record_model(model: nn.Module, example: Tensor, drop_noise: bool) -> Record
         raise LatentError(f"example must be a batch of inputs, (N, ...), got shape {tuple(example.shape)}")
     inner = model.module if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel) else model
     copied = copy.deepcopy(inner).cpu().float().eval()
-    found = [hook for part in copied.modules() for hook in part._forward_pre_hooks.values()]
+    found = [hook for part in copied.modules() for hook in hooks_of(part)]
     attachments = [hook for hook in found if isinstance(hook, Attachment)]
+    if len(attachments) < len(found):
+        raise ExportError("a readout is attached to this model, and readouts cannot be exported: detach() it first")
     if not attachments:
         raise ExportError("no aligner is attached to this model: eli.attach one first")
     for attachment in attachments:
