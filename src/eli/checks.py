@@ -54,6 +54,13 @@ def check_rows(z: Tensor, what: str) -> None:
     check_finite(z, what)
 
 
+def check_labels(labels: Tensor, rows: int) -> None:
+    """Raise if `labels` are not one class for each of so many rows."""
+    check_tensor(labels, "labels")
+    if labels.shape != (rows,) or labels.dtype not in (torch.int64, torch.int32) or int(labels.min()) < 0:
+        raise LatentError(f"labels must be {rows} whole numbers >= 0, got {labels.dtype} {tuple(labels.shape)}")
+
+
 def check_seed(seed: int) -> None:
     """Raise if `seed` is not one that both torch and numpy take."""
     if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**63:

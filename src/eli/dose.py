@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from eli.aligner import Aligner
-from eli.checks import check_rows, check_tensor
+from eli.checks import check_labels, check_rows
 from eli.errors import LatentError, OptionError
 from eli.gates import Gate, Head, logits_of
 
@@ -75,9 +75,7 @@ class Dose(Gate):
             known: Number of old classes, which are the first ones.
         """
         check_rows(z, "latents")
-        check_tensor(labels, "labels")
-        if labels.shape != z.shape[:1] or labels.is_floating_point():
-            raise LatentError(f"labels must be {len(z)} whole numbers, got {labels.dtype} {tuple(labels.shape)}")
+        check_labels(labels, len(z))
         if not (labels >= known).any():
             raise LatentError(f"there is no latent of a new class: no label from {known} on")
         generator = torch.Generator().manual_seed(0)

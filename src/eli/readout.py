@@ -5,14 +5,14 @@ Imported by `attach.py`; like aligners and gates, readouts never see a label at 
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from eli.aligner import Aligner
-from eli.checks import check_finite, check_rows, check_tensor
+from eli.checks import check_finite, check_labels, check_rows
 from eli.errors import LatentError, OptionError
 from eli.langevin import compute_dtype
 from eli.storage import Storable
@@ -90,9 +90,7 @@ class Prototypes(Readout):
             OptionError: If a class was added before: its prototype would be of two models.
         """
         check_rows(z, "latents")
-        check_tensor(labels, "labels")
-        if labels.shape != z.shape[:1] or labels.dtype not in (torch.int64, torch.int32) or int(labels.min()) < 0:
-            raise LatentError(f"labels must be {len(z)} whole numbers >= 0, got {labels.dtype} {tuple(labels.shape)}")
+        check_labels(labels, len(z))
         if self.fitted and z.shape[1] != self.dim:
             raise LatentError(f"these prototypes have dimension {self.dim}, the latents {z.shape[1]}")
         z, labels = z.detach(), labels.to(z.device).long()
@@ -144,7 +142,3 @@ class Prototypes(Readout):
             means = F.normalize(self.means.to(z.device, dtype), dim=-1)
             scores = F.normalize(z.to(dtype), dim=-1) @ means.t()
             return scores.masked_fill(self.counts.to(z.device) == 0, -torch.inf).to(z.dtype)
-
-    def config(self) -> dict[str, Any]:
-        """There are no options."""
-        return {}

@@ -10,6 +10,7 @@ from torch import Tensor
 from eli.aligner import Aligner
 from eli.lab.models.heads import directions
 from eli.lab.seeds import derive_seed
+from eli.readout import Prototypes
 
 
 def count_classes(labels: Tensor) -> int:
@@ -19,10 +20,7 @@ def count_classes(labels: Tensor) -> int:
 
 def class_means(latents: Tensor, labels: Tensor, classes: range) -> Tensor:
     """Mean latent of each class, (len(classes), D), in class order. Every class must have at least one row."""
-    sums = latents.new_zeros(len(classes), latents.shape[1], dtype=torch.float64)
-    sums.index_add_(0, labels - classes.start, latents.double())
-    counts = torch.bincount(labels - classes.start, minlength=len(classes))
-    return (sums / counts.unsqueeze(1)).to(latents.dtype)
+    return Prototypes().add(latents, labels - classes.start).means
 
 
 def cosines(latents: Tensor, means: Tensor) -> Tensor:
