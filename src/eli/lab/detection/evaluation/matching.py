@@ -1,7 +1,7 @@
 """Which proposed regions lie on objects of old classes: the oracle's knowledge, made from test annotations.
 
-Beside scoring this is the only place that may see them, and what it returns only goes into readings that are called
-oracles. Imported by `reading_images.py`.
+Beside scoring, and `unknown_objects.py`, which measures and changes no detection, this is the only place that may see
+them, and what it returns only goes into readings that are called oracles. Imported by `reading_images.py`.
 """
 
 from __future__ import annotations
