@@ -1,6 +1,6 @@
 """`EnergyAligner.fit` from images: latents once per image, against running both backbones again in each iteration.
 
-    python benchmarks/end_to_end.py [--images N] [--iterations N] [--plain-iterations N]
+    python benchmarks/end_to_end.py [--images N] [--iterations N] [--plain-iterations N] [--batch N]
 
 Two ResNet-32 and random images of CIFAR's size (time does not depend on what is in them). Both take turns, medians of
 three rounds. The reference is timed on fewer iterations and scaled: each of its iterations costs the same.
@@ -25,6 +25,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=5000)
     parser.add_argument("--iterations", type=int, default=1500)
     parser.add_argument("--plain-iterations", type=int, default=15)
+    parser.add_argument("--batch", type=int, default=128, help="images that go through the backbones at a time")
     args = parser.parse_args()
     torch.manual_seed(0)
     previous, current = CifarResNet(32).eval(), CifarResNet(32).eval()
@@ -33,7 +34,7 @@ def main() -> None:
     aligner = eli.EnergyAligner(iterations=args.iterations)
 
     def batch() -> tuple[Tensor, Tensor]:
-        x = images[torch.randint(len(images), (128,))]
+        x = images[torch.randint(len(images), (args.batch,))]
         with torch.no_grad():
             return previous(x), current(x)
 
@@ -42,7 +43,7 @@ def main() -> None:
     seconds = medians(
         {
             "plain": lambda: plain_fit(eli.EnergyModel(64), batch, iterations=args.plain_iterations),
-            "eli": lambda: aligner.fit(previous, current, images.split(128)),
+            "eli": lambda: aligner.fit(previous, current, images.split(args.batch)),
         },
         rounds=3,
         warm_up=0,

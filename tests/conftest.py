@@ -1,6 +1,14 @@
-"""What tests share: small problems of drift, models with a head, and the settings of a detection run of seconds."""
+"""What tests share: small problems of drift, models with a head, and what makes runs and reports take seconds."""
 
 from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+
+# Before torch is loaded, which reads them once; what tests start inherits them. Tensors here are tiny, and tests share
+# the processors: a second thread that waits by spinning takes a processor from whoever has work for it.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import pytest
 import torch
@@ -12,7 +20,7 @@ import eli
 # The same examples on every run: a failure on somebody else's machine can be repeated on one's own.
 settings.register_profile("eli", deadline=None, max_examples=50, derandomize=True)
 settings.load_profile("eli")
-# Tensors here are tiny: more threads only get in each other's way.
+# Whatever the environment says.
 torch.set_num_threads(1)
 
 DIM = 6
@@ -68,6 +76,31 @@ QUICK_DETECTION += ("aligner.steps=2",)
 def quick_detection():
     """What to type for a real detection run that takes seconds: few small scenes, a step or two of everything."""
     return QUICK_DETECTION
+
+
+@pytest.fixture(scope="session")
+def map_of_few():
+    """While this context is open, a report's map of the latent space takes few images and little patience."""
+
+    @contextmanager
+    def few():
+        from eli.lab.report import embedding, run_latents
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(embedding, "ITERATIONS", 300)
+            for module in (embedding, run_latents):
+                patch.setattr(module, "OLD_IMAGES", 40)
+                patch.setattr(module, "NEW_IMAGES", 40)
+            yield
+
+    return few
+
+
+@pytest.fixture(scope="module")
+def small_maps(map_of_few):
+    """For files whose tests make reports and do not look at where the points of a map are."""
+    with map_of_few():
+        yield
 
 
 @pytest.fixture

@@ -137,21 +137,23 @@ QUICK += ("train.epochs=2", "aligner.iterations=20", "aligner.steps=3", "aligner
 
 
 @pytest.fixture(scope="session")
-def toy_report(browser, tmp_path_factory) -> Path:
+def toy_report(browser, tmp_path_factory, map_of_few) -> Path:
     """Of a two-task experiment."""
     folder = tmp_path_factory.mktemp("toy")
-    assert main(["toy", "--seeds", "2", "--iterations", "100", "--out", str(folder)]) == 0
+    with map_of_few():
+        assert main(["toy", "--seeds", "2", "--iterations", "100", "--out", str(folder)]) == 0
     return folder / "report.html"
 
 
 @pytest.fixture(scope="session")
-def runs_report(browser, tmp_path_factory) -> Path:
+def runs_report(browser, tmp_path_factory, map_of_few) -> Path:
     """Of two class-incremental experiments."""
     folder = tmp_path_factory.mktemp("runs")
     for learner in ("icarl", "lucir"):
         assert main(["run", *QUICK, f"learner={learner}", f"out={folder / learner}"]) == 0
     experiments, _ = read_runs(find_runs([folder]))
-    return write_run_report(experiments, folder / "report.html")
+    with map_of_few():
+        return write_run_report(experiments, folder / "report.html")
 
 
 @pytest.fixture(scope="session")

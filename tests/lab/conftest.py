@@ -1,9 +1,16 @@
-"""What all tests of the bench share: where real data may lie."""
+"""What all tests of the bench share: where real data may lie, and processes to be killed."""
 
+import multiprocessing
 import os
 from pathlib import Path
 
 import pytest
+
+from eli.lab.cli import main
+
+# What a run imports when it needs it.
+IMPORTS = ["eli.lab.cli", "eli.lab.experiments.session", "eli.lab.experiments.classification", "hydra", "torch._dynamo"]
+IMPORTS += ["lightning_fabric", "sklearn.datasets", "sklearn.model_selection", "eli.lab.experiments.toy_run"]
 
 
 @pytest.fixture(scope="session")
@@ -11,3 +18,22 @@ def shared_data() -> Path:
     """Where a copy of real data may lie: what ELI_SHARED_DATA names, else a folder beside the repository."""
     named = os.environ.get("ELI_SHARED_DATA")
     return Path(named) if named else Path(__file__).resolve().parents[2].parent / "shared" / "data"
+
+
+@pytest.fixture(scope="session")
+def start_eli():
+    """Starts the command `eli` in a real process, which can be killed at any moment.
+
+    It is forked from one that has imported everything: a run of a second need not wait for torch each time.
+    """
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        pytest.skip("this system cannot fork processes")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(IMPORTS)
+
+    def start(*words):
+        process = context.Process(target=main, args=([str(word) for word in words],))
+        process.start()
+        return process
+
+    return start

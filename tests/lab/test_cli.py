@@ -8,7 +8,7 @@ import eli
 from eli.lab.cli import main
 
 
-def test_toy_ends_with_a_table_and_a_report(tmp_path, capsys):
+def test_toy_ends_with_a_table_and_a_report(small_maps, tmp_path, capsys):
     page = tmp_path / "results.md"
     page.write_text("<!-- begin toy-digits-8-trained-20 -->\n<!-- end toy-digits-8-trained-20 -->\n")
     options = ["--latent-dim", "8", "--heads", "trained", "--seeds", "2", "--iterations", "20"]

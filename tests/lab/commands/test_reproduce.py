@@ -127,7 +127,7 @@ def test_memory_grows_by_what_alignment_needs():
     assert grown > 0.9 * 10_000 * 1024 * 4 / 2**20
 
 
-def test_toy_beside_the_paper(tmp_path):
+def test_toy_beside_the_paper(small_maps, tmp_path):
     shown = " ".join(run("toy", "preset=smoke", f"out={tmp_path}").split())
     assert "20.88 → 83.44" in shown
     assert "iterations 300 instead of 17100" in shown

@@ -1,4 +1,4 @@
-"""Two real processes that share a run, started by torchrun, against one process."""
+"""Two real processes that share a run, started by torchrun or by the run itself, against one process."""
 
 import importlib.util
 import os
@@ -26,14 +26,16 @@ from eli.lab.experiments.session import begin, go_on
 SCRIPT = Path(__file__).with_name("two_processes.py")
 QUICK = ("data=digits", "preset=smoke", "protocol.first=4", "protocol.increment=3", "train.checkpoint_minutes=0")
 QUICK += ("data.limit=40", "train.first_epochs=6", "train.epochs=4", "aligner.iterations=60", "aligner.steps=5")
+QUICK += ("train.threads=1",)
 
 
-def torchrun(*command, processes=2):
-    """A process; its workers are on one thread each, as everything in these tests."""
-    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+def python(*command):
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen([*start, *map(str, command)], env=environment, **pipes)
+    return subprocess.Popen([sys.executable, *map(str, command)], **pipes)
+
+
+def torchrun(*command):
+    return python("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, *command)
 
 
 def finish(process):
@@ -55,26 +57,36 @@ def average(folder, reading="base"):
 
 @pytest.fixture(scope="module")
 def one_process(tmp_path_factory):
-    overrides = [*QUICK, "learner=icarl", "train.threads=1", f"out={tmp_path_factory.mktemp('one') / 'run'}"]
+    overrides = [*QUICK, "learner=aanet", f"out={tmp_path_factory.mktemp('one') / 'run'}"]
     return begin(overrides, Console(quiet=True))
 
 
 @pytest.fixture(scope="module")
 def two_processes(tmp_path_factory):
+    """A run that starts its second process itself."""
     folder = RunFolder(tmp_path_factory.mktemp("two") / "run")
-    code, out, error = finish(torchrun("-m", "eli.lab.cli", "run", *QUICK, "learner=icarl", f"out={folder.path}"))
+    devices = ["train.devices=2", "train.accelerator=cpu"]
+    run = python("-m", "eli.lab.cli", "run", *QUICK, *devices, "learner=aanet", f"out={folder.path}")
+    code, out, error = finish(run)
     assert code == 0, error
     return folder, out
 
 
-def test_two_processes_learn_and_extract_what_one_does(tmp_path):
-    code, _, error = finish(torchrun(SCRIPT, "work", tmp_path))
+@pytest.fixture(scope="module")
+def script(tmp_path_factory):
+    """What two processes left that worked, failed together in a run, and failed alone."""
+    folder = tmp_path_factory.mktemp("script")
+    code, _, error = finish(torchrun(SCRIPT, folder, *QUICK, "learner=finetune", "train.learning_rate=1e30"))
     assert code == 0, error
+    return folder, error
+
+
+def test_two_processes_learn_and_extract_what_one_does(script):
     spec = importlib.util.spec_from_file_location("two_processes", SCRIPT)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     expected = module.work(Engine(accelerator="cpu"))
-    first, second = (load_file(tmp_path / f"{rank}.safetensors") for rank in (0, 1))
+    first, second = (load_file(script[0] / f"{rank}.safetensors") for rank in (0, 1))
     assert set(first) == set(expected)
     for name, value in expected.items():
         if name in ("previous", "current"):
@@ -85,21 +97,30 @@ def test_two_processes_learn_and_extract_what_one_does(tmp_path):
             torch.testing.assert_close(second[name], value, rtol=1e-3, atol=1e-4, msg=name)
 
 
-def test_an_error_in_one_process_ends_all_with_one_line(tmp_path):
-    code, _, error = finish(torchrun(SCRIPT, "fail", tmp_path))
-    assert code == 0, error
-    assert [(tmp_path / f"code-{rank}").read_text() for rank in (0, 1)] == ["1", "1"]
+def test_an_error_in_one_process_ends_all_with_one_line(script):
+    folder, error = script
+    assert [(folder / f"codes-{rank}").read_text().split()[1] for rank in (0, 1)] == ["1", "1"]
     assert error.count("eli: only here") == 1
     assert "Traceback" not in error
 
 
+def test_a_diverging_loss_is_one_line(script):
+    folder, error = script
+    assert [(folder / f"codes-{rank}").read_text().split()[0] for rank in (0, 1)] == ["1", "1"]
+    assert error.count("eli: the loss is") == 1
+
+
 def test_a_run_of_two_processes_is_that_of_one(one_process, two_processes):
     folder, out = two_processes
+    # One of them speaks.
     assert out.count("eli/oracle") == 1
     assert out.count("task 3: fitting aligners") == 1
     assert [(row.task, row.reading, row.classifier) for row in rows(folder)] == [
         (row.task, row.reading, row.classifier) for row in rows(one_process)
     ]
+    first, *_, last = curve(rows(folder), "base", "fc")
+    assert first.accuracy > 0.5
+    assert last.accuracy > 0.15
     # Crops are drawn anew for each number of processes, and 40 small images of a class are few.
     for reading in ("base", "eli/oracle", "oracle-mask"):
         assert average(folder, reading) == pytest.approx(average(one_process, reading), abs=0.1)
@@ -111,7 +132,7 @@ def test_a_run_of_two_processes_is_that_of_one(one_process, two_processes):
 )
 def test_a_killed_process_ends_the_run_which_goes_on_with_as_many_or_fewer(tmp_path, one_process, two_processes):
     folder = RunFolder(tmp_path / "run")
-    process = torchrun("-m", "eli.lab.cli", "run", *QUICK, "learner=icarl", f"out={folder.path}")
+    process = torchrun("-m", "eli.lab.cli", "run", *QUICK, "learner=aanet", f"out={folder.path}")
     deadline = time.monotonic() + 500
     while folder.progress(1) is None:
         assert process.poll() is None, process.stderr.read()
@@ -141,13 +162,6 @@ def _workers(pid):
         except OSError:
             continue  # it is gone by now
     return found
-
-
-def test_a_diverging_loss_is_one_line(tmp_path):
-    command = ["-m", "eli.lab.cli", "run", *QUICK, "learner=finetune", "train.learning_rate=1e30"]
-    code, _, error = finish(torchrun(*command, f"out={tmp_path / 'run'}"))
-    assert code == 1
-    assert error.count("eli: the loss is") == 1
 
 
 class TestBench:

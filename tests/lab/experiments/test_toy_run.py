@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from eli.lab.cli import main
 from eli.lab.data import load_dataset
 from eli.lab.experiments.toy_config import default_config
 from eli.lab.experiments.toy_run import run_toy
@@ -58,20 +56,20 @@ def test_a_damaged_file_is_made_again(tmp_path, name):
     assert numbers(run(tmp_path, [0])) == numbers(whole)
 
 
-def test_a_killed_process_loses_no_finished_seed(tmp_path):
-    options = ["--seeds", "2", "--iterations", "400", "--out", str(tmp_path)]
-    command = [sys.executable, "-m", "eli.lab.cli", "toy", *options]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment) as process:
-        limit = time.monotonic() + 120
-        while not (tmp_path / "seed-0.json").exists():
-            assert process.poll() is None, "it ended before it could be killed"
-            assert time.monotonic() < limit
-            time.sleep(0.02)
-        process.send_signal(signal.SIGKILL)
+def test_a_killed_process_loses_no_finished_seed(small_maps, tmp_path, start_eli):
+    words = ["toy", "--seeds", "2", "--iterations", "100", "--out", str(tmp_path)]
+    process = start_eli(*words)
+    limit = time.monotonic() + 600
+    while not (tmp_path / "seed-0.json").exists():
+        assert process.is_alive(), "it ended before it could be killed"
+        assert time.monotonic() < limit
+        time.sleep(0.005)
+    process.kill()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
     kept = (tmp_path / "seed-0.json").read_bytes()
     assert not (tmp_path / "report.html").exists()
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
+    assert main(words) == 0
     assert (tmp_path / "seed-0.json").read_bytes() == kept
     assert json.loads((tmp_path / "seed-1.json").read_text())["seed"] == 1
     assert (tmp_path / "report.html").exists()

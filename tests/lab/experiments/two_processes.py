@@ -1,7 +1,9 @@
 """What two processes do together; `test_processes.py` starts it with torchrun and compares with one process.
 
-torchrun --nproc-per-node 2 two_processes.py work FOLDER     each writes what it found
-torchrun --nproc-per-node 2 two_processes.py fail FOLDER     one fails, each writes its exit code
+torchrun --nproc-per-node 2 two_processes.py FOLDER key=value ...
+
+One after the other, since processes take seconds to start: they work, and each writes what it found; they begin a run
+of these settings, in which all fail; and one fails alone. Each writes the exit codes of both.
 """
 
 import sys
@@ -11,10 +13,12 @@ import torch
 from safetensors.torch import save_file
 
 from eli.errors import OptionError
+from eli.lab.cli import main as command
 from eli.lab.data.memory_split import MemorySplit
 from eli.lab.experiments.crew import Crew
 from eli.lab.experiments.engine import Engine
 from eli.lab.experiments.extract import latents_of, pairs_of
+from eli.lab.experiments.processes import _FAILED
 from eli.lab.experiments.run_config import compose
 from eli.lab.experiments.training import Task, teach
 from eli.lab.learners import make_learner
@@ -69,25 +73,35 @@ def fail(engine):
         engine.wait()
 
 
-def main(what, folder):
-    engine = Engine(accelerator="cpu")
-    code = 0
+def code_of(what):
+    """The exit code that a process would end with."""
     try:
-        if what == "work":
-            found = work(engine)
-            save_file(
-                {name: value.contiguous() for name, value in found.items()}, folder / f"{engine.rank}.safetensors"
-            )
-        else:
-            fail(engine)
+        return what() or 0
     except OptionError as error:
         print(f"eli: {error}", file=sys.stderr)
-        code = 1
+        return 1
     except SystemExit as stop:
-        code = stop.code
+        return stop.code
+
+
+def forget_failure(engine):
+    """Processes that fail end, and so remember it; these go on."""
+    engine.wait()
+    if engine.is_main:
+        torch.distributed.distributed_c10d._get_default_store().delete_key(_FAILED)
+    engine.wait()
+
+
+def main(folder, overrides):
+    engine = Engine(accelerator="cpu")
+    found = {name: value.contiguous() for name, value in work(engine).items()}
+    save_file(found, folder / f"{engine.rank}.safetensors")
+    all_fail = code_of(lambda: command(["run", *overrides, f"out={folder / 'run'}"]))
+    forget_failure(engine)
+    one_fails = code_of(lambda: fail(engine))
     # torchrun ends the others as soon as one has failed, so that the codes they would have ended with are lost.
-    (folder / f"code-{engine.rank}").write_text(str(code))
+    (folder / f"codes-{engine.rank}").write_text(f"{all_fail} {one_fails}")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(Path(sys.argv[1]), sys.argv[2:])

@@ -10,6 +10,8 @@ from rich.console import Console
 from eli.lab.commands import report
 from eli.lab.experiments.run_folder import RunError
 
+pytestmark = pytest.mark.usefixtures("small_maps")
+
 
 def call(*arguments):
     parser = argparse.ArgumentParser()

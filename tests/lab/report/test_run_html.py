@@ -15,6 +15,7 @@ from eli.lab.report.runs import find_runs, read_runs
 from eli.lab.report.sections import Piece, Section
 from eli.lab.report.spread import mean_text
 
+pytestmark = pytest.mark.usefixtures("small_maps")
 TOPICS = ["summary", "curves", "readings", "trade-off", "matrices", "drift", "latents", "runs"]  # of classifiers
 
 
