@@ -142,7 +142,7 @@ def attach(
         replace: Take the place of an aligner that is already attached to this head, instead of raising.
 
     Returns:
-        The attachment: `detach()` it, or use it in a `with` statement.
+        The attachment; `detach()` it, or use it in a `with` statement.
 
     Raises:
         AttachError: If there is no such head, or if it already carries an aligner.

@@ -29,7 +29,7 @@ def task_rows(split: DetectionSplit, classes: range, *, difficult: bool = True) 
         difficult: Whether objects that are marked as difficult count.
 
     Returns:
-        Their places in the split, in its order: `int64`, (M,).
+        Their places in the split, in its order; `int64`, (M,).
     """
     rows = [row for row, objects in enumerate(split.objects) if len(objects.of(classes, difficult=difficult))]
     return torch.tensor(rows, dtype=torch.int64)
