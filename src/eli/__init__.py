@@ -13,6 +13,7 @@ command) is `eli.lab`, which is never imported from here.
 
 from eli.aligner import Aligner, FitReport
 from eli.attach import Attachment, ReadoutAttachment, attach, detach
+from eli.blend import Blend
 from eli.controls import Identity, MeanShift, RandomShift, Ridge
 from eli.dose import Dose
 from eli.energy import EnergyModel
@@ -22,15 +23,18 @@ from eli.extraction import Latents
 from eli.gates import Always, ByEnergy, ByMask, ByPrediction, ByProbe, Gate
 from eli.langevin import descend
 from eli.local_shift import LocalShift
-from eli.readout import Prototypes, Readout
+from eli.prototypes import NearestMean, Prototypes
+from eli.readout import Aligned, HeadScores, Readout
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Aligned",
     "Aligner",
     "Always",
     "AttachError",
     "Attachment",
+    "Blend",
     "ByEnergy",
     "ByMask",
     "ByPrediction",
@@ -42,11 +46,13 @@ __all__ = [
     "FileFormatError",
     "FitReport",
     "Gate",
+    "HeadScores",
     "Identity",
     "LatentError",
     "Latents",
     "LocalShift",
     "MeanShift",
+    "NearestMean",
     "NotFittedError",
     "OptionError",
     "Prototypes",

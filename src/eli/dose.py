@@ -11,6 +11,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from eli.accuracy import balanced_accuracy
 from eli.aligner import Aligner
 from eli.checks import check_labels, check_rows
 from eli.errors import LatentError, OptionError
@@ -99,8 +100,4 @@ class Dose(Gate):
 
 @torch.no_grad()
 def _accuracy(head: Head, z: Tensor, labels: Tensor) -> float:
-    """Mean of the accuracies on each class."""
-    right = (logits_of(head(z)).argmax(dim=-1) == labels).double().cpu()
-    classes, places = torch.unique(labels.cpu(), return_inverse=True)
-    sums = torch.zeros(len(classes), dtype=torch.float64).index_add_(0, places, right)
-    return float((sums / torch.bincount(places)).mean())
+    return balanced_accuracy(logits_of(head(z)).argmax(dim=-1) == labels, labels)

@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 import safetensors
 import safetensors.torch
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from eli.errors import EliError, FileFormatError, NotFittedError
+from eli.errors import EliError, FileFormatError, NotFittedError, OptionError
 from eli.files import write_bytes_atomic
 
 FORMAT = "eli"
@@ -142,6 +142,30 @@ class Storable(nn.Module):
             return found(**json.loads(metadata["config"]))
         except (EliError, LookupError, TypeError, ValueError, ArithmeticError, RuntimeError) as error:
             raise FileFormatError(f"{path}: cannot make a {name} from its stored options: {error}") from error
+
+
+_Part = TypeVar("_Part", bound=Storable)
+
+
+def described(part: Storable) -> dict[str, Any]:
+    """What a part of another object is, as plain values: for that object's `config()`."""
+    return {"class": type(part).__name__, "config": part.config()}
+
+
+def remade(part: _Part | Mapping[str, Any], kind: type[_Part]) -> _Part:
+    """A part as it is, or made again from what `described` says of it; its tensors come with the state of the whole.
+
+    Raises:
+        OptionError: If it is no such part.
+    """
+    if isinstance(part, Mapping):
+        found = Storable._classes.get(part.get("class", ""))
+        options = part.get("config")
+        if found is not None and issubclass(found, kind) and isinstance(options, Mapping):
+            return found(**options)
+    elif isinstance(part, kind):
+        return part
+    raise OptionError(f"expected a {kind.__name__}, got {type(part).__name__} {str(part)[:80]!r}")
 
 
 class _NoMoreThan(TorchFunctionMode):

@@ -11,7 +11,7 @@ import torch
 
 from eli import ByEnergy, ByProbe
 from eli.lab.evaluation.catalogue import READINGS
-from eli.lab.evaluation.offset import best_offset
+from eli.offset import best_offset
 
 SIZES = (4, 2, 2)  # classes of each task of the fixture's run
 ALIGNERS = ("eli", "mean-shift", "ridge", "random-shift", "untrained")

@@ -10,7 +10,7 @@ from torch import Tensor
 from eli.aligner import Aligner
 from eli.lab.models.heads import directions
 from eli.lab.seeds import derive_seed
-from eli.readout import Prototypes
+from eli.prototypes import Prototypes
 
 
 def count_classes(labels: Tensor) -> int:

@@ -16,7 +16,7 @@ from torch import Tensor
 from eli.lab.evaluation.class_means import cosines, nearest_mean_scores
 from eli.lab.evaluation.gating import gate_weights
 from eli.lab.evaluation.material import Material
-from eli.lab.evaluation.offset import best_offset, offset_scores
+from eli.offset import best_offset, offset_scores
 
 MOVED_ALWAYS = ("eli", "mean-shift", "ridge")
 """Aligners that are read with every sample aligned."""

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eli.lab.evaluation.offset import best_offset, offset_scores
+from eli.offset import best_offset, offset_scores
 
 
 def balanced(logits, labels, known, offset):

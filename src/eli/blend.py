@@ -1,0 +1,183 @@
+"""A weighted sum of several readouts, with weights and one offset chosen on training data. Contract: `readout.py`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+from typing import Any, NamedTuple, Self
+
+import torch
+from torch import Tensor, nn
+
+from eli.accuracy import balanced_accuracy
+from eli.checks import check_labels, check_rows
+from eli.errors import LatentError, OptionError
+from eli.offset import best_offset, offset_scores
+from eli.readout import Readout
+from eli.storage import described, remade
+
+_MOST = 20_000  # blends to compare; more parts want fewer steps
+_NEVER = -1e6  # a score, in standard deviations, for classes that a part has nothing to say of
+
+
+class Blend(Readout):
+    """Several readouts vote: a convex sum of their scores, and one number taken off the new classes'.
+
+    Scores of different parts are comparable after each row is brought to mean 0 and standard deviation 1 over the
+    classes. The sum favours new classes as its parts do, and one offset undoes that (an offset for each part would
+    come to the same, since weights only add them up). Weights and offset are chosen on labelled training latents:
+    exemplars of all classes, each scored as if the parts had been made without it; or, where none were kept, data of
+    the new classes and `Prototypes.stand_ins` for the old ones. A test sample never takes part in the choice::
+
+        means = eli.NearestMean().add(z, labels)                                # of exemplars, under the current model
+        aligned = eli.NearestMean().add(aligner.align(z), labels)
+        blend = eli.Blend([eli.HeadScores(), means, eli.Aligned(aligner, aligned)], known=50)
+        eli.attach(model, "fc", blend.choose(z, labels, logits=model.fc(z)))
+
+    Args:
+        parts: The readouts.
+        known: Number of old classes, which are the first ones.
+        steps: Weights are multiples of 1 / steps.
+        caution: Of all blends whose balanced accuracy is within so many standard errors of the best one, that nearest
+            to equal weights is taken: a few hundred exemplars that the model was trained on do not tell much.
+            0 takes the best, infinity equal weights.
+
+    Attributes:
+        weights: (parts,) summing to 1.
+        offset: Taken off the new classes' scores.
+
+    Example:
+        >>> import torch
+        >>> from eli import Blend, HeadScores, Prototypes
+        >>> z, labels = torch.eye(4).repeat(10, 1), torch.arange(4).repeat(10)
+        >>> logits = z + 2 * (torch.arange(4) >= 2)                       # a head that favours the new classes 2 and 3
+        >>> blend = Blend([HeadScores(), Prototypes().add(z, labels)], known=2).choose(z, labels, logits=logits)
+        >>> bool((blend(z, logits=logits).argmax(dim=1) == labels).all())
+        True
+    """
+
+    how_to_fit = "choose(...)"
+    weights: Tensor
+    offset: Tensor
+
+    def __init__(
+        self, parts: Sequence[Readout | Mapping[str, Any]], *, known: int, steps: int = 4, caution: float = 1.0
+    ) -> None:
+        super().__init__()
+        if not parts:
+            raise OptionError("a Blend needs at least one part")
+        for name, number, least in (("known", known, 1), ("steps", steps, 1)):
+            if not isinstance(number, int) or isinstance(number, bool) or number < least:
+                raise OptionError(f"{name} must be a whole number >= {least}, got {number!r}")
+        if not caution >= 0:
+            raise OptionError(f"caution must be a number >= 0, got {caution!r}")
+        if math.comb(steps + len(parts) - 1, steps) > _MOST:
+            raise OptionError(f"{len(parts)} parts in {steps} steps are over {_MOST} blends: take fewer steps")
+        self.parts = nn.ModuleList(remade(part, Readout) for part in parts)
+        self.known = known
+        self.steps = steps
+        self.caution = caution
+
+    def config(self) -> dict[str, Any]:
+        """The options this blend was made with, its parts described."""
+        parts = [described(part) for part in self._parts()]
+        return {"parts": parts, "known": self.known, "steps": self.steps, "caution": self.caution}
+
+    def _build(self, dim: int) -> None:
+        super()._build(dim)
+        self.register_buffer("weights", torch.zeros(len(self.parts)))
+        self.register_buffer("offset", torch.zeros(()))
+
+    def choose(self, z: Tensor, labels: Tensor, *, logits: Tensor | None = None) -> Self:
+        """Choose weights and offset.
+
+        Args:
+            z: Latents `(N, D)` of labelled training data of old and new classes under the current model.
+            labels: Their classes `(N,)`.
+            logits: What the head says of them, if a part asks for it.
+
+        Raises:
+            LatentError: If there are no old or no new classes among them.
+        """
+        check_rows(z, "latents")
+        check_labels(labels, len(z))
+        if not ((labels < self.known).any() and (labels >= self.known).any()):
+            raise LatentError(
+                f"a choice between old and new needs latents of both: labels below {self.known}, and others"
+            )
+        for part in self._parts():
+            part.require_fitted()
+        labels = labels.cpu().long()
+        with torch.no_grad():
+            scores = [_standard(part.left_out(z, labels.to(z.device), logits=logits)).cpu() for part in self._parts()]
+        tried = [_Tried.of(weights, scores, labels, known=self.known) for weights in self._grid()]
+        best = max(blend.accuracy for blend in tried)
+        error = math.sqrt(best * (1 - best) / len(z))
+        # Sums in different order differ by rounding: that is no better accuracy. (0 times an infinite caution is 0.)
+        least = best - (self.caution * error if error else 0.0) - 1e-9
+        chosen = min(
+            (blend for blend in tried if blend.accuracy >= least), key=lambda blend: (blend.unevenness, -blend.accuracy)
+        )
+        self._build(z.shape[1])
+        self.weights = torch.tensor(chosen.weights, device=z.device)
+        self.offset = torch.tensor(chosen.offset, device=z.device)
+        return self
+
+    def forward(self, z: Tensor, *, logits: Tensor | None = None) -> Tensor:
+        """The sum, `(..., classes)`; about 0 for a class that no part favours or disfavours."""
+        self.require_fitted()
+        weights = self.weights.tolist()
+        scores = [
+            _standard(part(z, logits=logits)) for part, weight in zip(self._parts(), weights, strict=True) if weight
+        ]
+        summed = _sum([weight for weight in weights if weight], scores)
+        new = torch.arange(summed.shape[-1], device=z.device) >= self.known
+        return (summed - self.offset.to(summed) * new).to(z.dtype)
+
+    def _parts(self) -> Iterator[Readout]:
+        for part in self.parts:
+            assert isinstance(part, Readout)  # noqa: S101  (for the type checker: a ModuleList forgets)
+            yield part
+
+    def _grid(self) -> Iterator[tuple[float, ...]]:
+        """Equal weights, and all multiples of 1 / steps that sum to 1."""
+        count = len(self.parts)
+        yield (1 / count,) * count
+        # Where the bars stand among steps + count - 1 places says how many steps each part gets.
+        places = self.steps + count - 1
+        for bars in combinations(range(places), count - 1):
+            ends = (-1, *bars, places)
+            yield tuple((ends[k + 1] - ends[k] - 1) / self.steps for k in range(count))
+
+
+class _Tried(NamedTuple):
+    """One blend and what it reaches on the training data it is chosen on."""
+
+    weights: tuple[float, ...]
+    offset: float
+    accuracy: float
+    unevenness: float
+
+    @classmethod
+    def of(cls, weights: tuple[float, ...], scores: Sequence[Tensor], labels: Tensor, *, known: int) -> _Tried:
+        summed = _sum(weights, scores)
+        offset = best_offset(summed, labels, known=known)
+        right = offset_scores(summed, offset, known=known).argmax(dim=1) == labels
+        uneven = sum((weight - 1 / len(weights)) ** 2 for weight in weights)
+        return cls(weights, offset, balanced_accuracy(right, labels), round(uneven, 9))
+
+
+def _standard(scores: Tensor) -> Tensor:
+    """Each row with mean 0 and standard deviation 1 over the classes that it has a score for."""
+    scores = scores.double() if scores.device.type == "cpu" else scores.float()
+    there = scores.isfinite()
+    count = there.sum(dim=-1, keepdim=True).clamp(min=1)
+    centred = scores - scores.masked_fill(~there, 0).sum(dim=-1, keepdim=True) / count
+    spread = (centred.masked_fill(~there, 0).square().sum(dim=-1, keepdim=True) / count).sqrt()
+    # A row of equal scores says nothing, and must not become noise.
+    return torch.where(there, centred / spread.clamp(min=1e-12), _NEVER)
+
+
+def _sum(weights: Sequence[float], scores: Sequence[Tensor]) -> Tensor:
+    return torch.stack([weight * score for weight, score in zip(weights, scores, strict=True)]).sum(dim=0)
