@@ -177,6 +177,7 @@ def test_masks_are_never_worse_than_base(case):
         seen=sum(sizes),
         test=scores,
         new=scores,
+        new_labels=labels,
         memory=nothing,
         memory_labels=torch.zeros(0, dtype=torch.long),
         aligners=dict.fromkeys(("eli", "mean-shift", "ridge", "random-shift", "untrained"), Still()),

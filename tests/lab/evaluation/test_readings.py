@@ -15,7 +15,7 @@ from eli.offset import best_offset
 
 SIZES = (4, 2, 2)  # classes of each task of the fixture's run
 ALIGNERS = ("eli", "mean-shift", "ridge", "random-shift", "untrained")
-FC = {name for name in READINGS if not name.startswith("forward/")}
+FC = {name for name in READINGS if not name.startswith(("forward/", "blend"))}
 NEAREST = FC - {"bias-offset", "previous-model"}
 FORWARD = {name for name in READINGS if name.startswith("forward/")}
 
@@ -90,7 +90,7 @@ def slow(run, request):
 def test_every_reading_exists_once_and_says_rightly_whether_it_is_label_free(run, logit_run):
     for task in (2, 3):
         names = {name: {c for r, c in table(run, task) if r == name} for name in READINGS}
-        expected = {"fc": FC, "nearest-mean": NEAREST, "prototypes": FORWARD}
+        expected = {"fc": FC, "nearest-mean": NEAREST, "prototypes": FORWARD, "blend": {"blend"}}
         assert names == {name: {c for c, members in expected.items() if name in members} for name in READINGS}
         assert set(table(logit_run, task)) == {(name, "fc") for name in FC}
     assert all(row.label_free == READINGS[row.reading].label_free for row in run.rows + logit_run.rows)
@@ -98,7 +98,8 @@ def test_every_reading_exists_once_and_says_rightly_whether_it_is_label_free(run
 
 def test_first_task_has_nothing_to_align(run, logit_run):
     rows = table(run, 1)
-    assert set(rows) == {("base", "fc"), ("base", "nearest-mean")} | {(name, "prototypes") for name in FORWARD}
+    without_head = {(name, "prototypes") for name in FORWARD} | {("blend", "blend")}
+    assert set(rows) == {("base", "fc"), ("base", "nearest-mean")} | without_head
     assert set(table(logit_run, 1)) == {("base", "fc")}
     for row in rows.values():
         assert (row.old, row.new, row.among_old, row.gate_accuracy) == (None,) * 4
@@ -295,7 +296,7 @@ def test_untrained_starts_where_eli_starts_and_is_something_else_than_eli(run):
 def test_no_memory_leaves_out_what_needs_it(bare_run):
     for task in (2, 3):
         names = set(table(bare_run, task))
-        assert {classifier for _, classifier in names} == {"fc", "prototypes"}
+        assert {classifier for _, classifier in names} == {"fc", "prototypes", "blend"}
         assert {name for name, c in names if c == "fc"} == FC - {"eli/by-probe", "bias-offset"}
     latents, aligner = bare_run.latents[2], bare_run.evaluations[2].aligners["eli"]
     gate = ByEnergy(quantile=0.05).calibrate(aligner, latents.new)

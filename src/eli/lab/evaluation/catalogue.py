@@ -25,6 +25,7 @@ class Entry:
 
 
 _BASE, _ELI, _GATES = "base", "ELI", "ELI, label-free gates"
+_VOTE = "several readouts, label-free"
 _ORACLE, _FREE, _UPPER = "controls, oracle", "controls, label-free", "bounds, oracle"
 
 READINGS: Mapping[str, Entry] = {
@@ -35,6 +36,9 @@ READINGS: Mapping[str, Entry] = {
     "eli/by-prediction-soft": Entry(_GATES, "each sample as far as the head gives probability to old classes"),
     "eli/by-energy": Entry(_GATES, "samples of low energy are aligned"),
     "eli/by-probe": Entry(_GATES, "what a probe on exemplars and new data takes for old is aligned"),
+    "blend": Entry(
+        _VOTE, "head, nearest means before and after alignment, forward prototypes; chosen on training data"
+    ),
     "mean-shift/oracle": Entry(_ORACLE, "one constant shift of truly old samples", label_free=False),
     "ridge/oracle": Entry(_ORACLE, "a linear map of truly old samples", label_free=False),
     "random-shift/oracle": Entry(_ORACLE, "as long as ELI's moves, in a random direction", label_free=False),
@@ -46,6 +50,7 @@ READINGS: Mapping[str, Entry] = {
     "forward/mean-shift": Entry(_FREE, "the same, moved forward after each task by one shift"),
     "forward/ridge": Entry(_FREE, "the same, moved forward by a linear map"),
     "forward/eli": Entry(_FREE, "the same, moved forward by ELI with the models exchanged"),
+    "forward/local-shift": Entry(_FREE, "the same, each moved as new images near it moved"),
     "oracle-mask": Entry(_UPPER, "base; truly old samples choose among old classes", label_free=False),
     "oracle-mask-both": Entry(_UPPER, "base; old among old classes, new among new ones", label_free=False),
     "previous-model": Entry(_UPPER, "truly old samples go to the previous model", label_free=False),

@@ -27,7 +27,7 @@ def details(results: Results, *, classifier: str = "fc") -> Iterator[Table]:
         classifier: `fc`, `nearest-mean` or `detector`.
     """
     terms = terms_of([classifier])
-    summaries = [s for s in summarise(results.rows) if s.classifier in (classifier, "prototypes")]
+    summaries = [s for s in summarise(results.rows) if s.classifier in (classifier, "prototypes", "blend")]
     tasks = max(row.task for row in results.rows)
     table = plain_table(
         f"{terms.measure} after each task, in %", ["reading", *(str(task) for task in range(1, tasks + 1))]

@@ -17,6 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from eli.aligner import Aligner
+from eli.blend import Blend
+from eli.lab.evaluation.blending import blend_readings, choose_blend
 from eli.lab.evaluation.class_means import class_means, count_classes, move_prototypes, nearest_mean_scores
 from eli.lab.evaluation.drift import Drift, measure_drift
 from eli.lab.evaluation.errors import EvaluationError
@@ -29,7 +31,7 @@ from eli.lab.evaluation.settings import AlignerSettings
 from eli.lab.evaluation.spaces import Space, make_space, read_head
 from eli.lab.seeds import derive_seed
 
-FORWARD = ("none", "mean-shift", "ridge", "eli")
+FORWARD = ("none", "mean-shift", "ridge", "eli", "local-shift")
 """Names of the forward prototypes, in the order of their rows."""
 
 
@@ -41,6 +43,7 @@ class TaskEvaluation:
         rows: One for each reading and classifier.
         aligners: Fitted aligners by name, to be saved; forward ones as `forward-<name>`. None at the first task.
         prototypes: (seen, D) for each forward aligner, to be handed to the evaluation of the next task.
+        blend: The label-free default, to be saved; None at the first task, and where rows are logits.
         seconds: `fit` and `readings`.
         drift: On test images of old classes, before (`base`) and after each aligner. Empty at the first task.
     """
@@ -48,6 +51,7 @@ class TaskEvaluation:
     rows: list[Row]
     aligners: dict[str, Aligner]
     prototypes: dict[str, Tensor]
+    blend: Blend | None
     seconds: dict[str, float]
     drift: dict[str, Drift]
 
@@ -96,12 +100,14 @@ def evaluate_task(
 
     material = Material.of(unlabelled, space=space, aligners=aligners, seed=seed)
     moved = _prototypes(unlabelled, prototypes, forward, space=space, seed=seed)
+    blend = choose_blend(material, moved["local-shift"]) if space.has_latents else None
     previous_logits = read_head(previous_head, previous.test, classes=current.known)
     rows = [
         score(reading, current.test_labels, task_sizes=task_sizes)
         for readings in (
             label_free_readings(material, quantile=settings.energy_quantile),
             forward_readings(unlabelled.test, moved),
+            blend_readings(material, blend),
             oracle_readings(material, old=old, previous_logits=previous_logits),
         )
         for reading in readings
@@ -111,6 +117,7 @@ def evaluate_task(
         rows=rows,
         aligners={**aligners, **{f"forward-{name}": aligner for name, aligner in forward.items()}},
         prototypes=moved,
+        blend=blend,
         seconds={"fit": fitted - start, "readings": time.perf_counter() - fitted},
         drift=drift,
     )
@@ -131,9 +138,11 @@ def _evaluate_first(current: TaskLatents, head: nn.Module, *, settings: AlignerS
         # Copies: a file of tensors takes none that share their memory.
         prototypes = {name: born.clone() for name in FORWARD}
         readings.extend(forward_readings(current.test, prototypes))
+        # Nothing is old: the head alone.
+        readings.append(Reading("blend", "blend", True, readings[0].scores))
     rows = [score(reading, current.test_labels, task_sizes=[current.seen]) for reading in readings]
     seconds = {"fit": 0.0, "readings": time.perf_counter() - start}
-    return TaskEvaluation(rows=rows, aligners={}, prototypes=prototypes, seconds=seconds, drift={})
+    return TaskEvaluation(rows=rows, aligners={}, prototypes=prototypes, blend=None, seconds=seconds, drift={})
 
 
 def _fit_backward(current: TaskLatents, space: Space, *, settings: AlignerSettings, seed: int) -> dict[str, Aligner]:

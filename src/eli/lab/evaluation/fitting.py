@@ -14,6 +14,7 @@ from eli.controls import MeanShift, RandomShift, Ridge
 from eli.energy_aligner import EnergyAligner
 from eli.lab.evaluation.settings import AlignerSettings
 from eli.lab.seeds import derive_seed
+from eli.local_shift import LocalShift
 
 
 class UntrainedEnergyAligner(EnergyAligner):
@@ -68,11 +69,12 @@ def fit_forward(previous: Tensor, current: Tensor, *, settings: AlignerSettings,
     """Aligners from the previous space to the current one.
 
     Returns:
-        `mean-shift`, `ridge` and `eli`, all fitted.
+        `mean-shift`, `ridge`, `eli` and `local-shift`, all fitted.
     """
     aligners: dict[str, Aligner] = {
         "mean-shift": MeanShift(),
         "ridge": Ridge(penalty=settings.ridge_penalty),
         "eli": EnergyAligner(**settings.energy_options(), seed=derive_seed(seed, "forward energy model")),
+        "local-shift": LocalShift(seed=derive_seed(seed, "anchors")),
     }
     return {name: aligner.fit_latents(previous, current, direction="forward") for name, aligner in aligners.items()}

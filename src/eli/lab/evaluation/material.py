@@ -29,6 +29,7 @@ class Material:
         seen: Number of classes after it.
         test: Test rows, (N, ...).
         new: Rows of training images of the new classes.
+        new_labels: Their (training) labels.
         memory: Rows of the exemplars of all classes, (K, ...); K may be 0.
         memory_labels: Their (training) labels, (K,).
         aligners: Fitted aligners by name.
@@ -40,6 +41,7 @@ class Material:
     seen: int
     test: Tensor
     new: Tensor
+    new_labels: Tensor
     memory: Tensor
     memory_labels: Tensor
     aligners: Mapping[str, Aligner]
@@ -55,6 +57,7 @@ class Material:
             seen=latents.seen,
             test=space.rows(latents.test),
             new=space.rows(latents.new),
+            new_labels=latents.new_labels,
             memory=space.rows(latents.memory),
             memory_labels=latents.memory_labels,
             aligners=aligners,

@@ -33,7 +33,7 @@ class Reading:
 
     Args:
         name: The reading, as in `catalogue.READINGS`.
-        classifier: `fc`, `nearest-mean` or `prototypes`.
+        classifier: `fc`, `nearest-mean`, `prototypes` or `blend`.
         label_free: False if it knows which test samples are old.
         scores: One score for each sample and class, (N, seen); the highest one is the prediction.
         weights: How far each sample was moved, 0 to 1, (N,); None if nothing was.

@@ -18,7 +18,7 @@ class Row:
     Args:
         task: Number of the task, from 1.
         reading: Name of the reading.
-        classifier: `fc`, `nearest-mean` or `prototypes`.
+        classifier: `fc`, `nearest-mean`, `prototypes` or `blend`.
         label_free: False if the reading knows which test samples are old.
         accuracy: Of all test samples, among all classes seen so far.
         old: Of test samples of old classes, among all classes; None at the first task, where there are none.

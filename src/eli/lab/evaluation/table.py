@@ -30,8 +30,8 @@ COLUMNS = {
 _WIDE = {**COLUMNS, "average_incremental": "without the first task", "recovered": "recovered"}
 """The same with what a page has room for."""
 
-HEAD = ("fc", "prototypes", "detector")
-"""The classifiers of the main table: the model's own head and, where there is no head, forward prototypes."""
+HEAD = ("fc", "prototypes", "blend", "detector")
+"""The classifiers of the main table: the model's own head, and what takes its place."""
 NEAREST_MEAN = ("nearest-mean",)
 
 _MARK = "†"

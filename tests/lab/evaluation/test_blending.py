@@ -1,0 +1,83 @@
+"""The label-free default: made and chosen without a test sample, and better than its parts are worth."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from eli import Aligned, Blend, HeadScores, NearestMean, Prototypes
+from eli.lab.evaluation.blending import choose_blend
+from eli.lab.evaluation.material import Material
+from eli.lab.evaluation.spaces import LatentSpace, read_head
+
+
+def material_of(run, task, **changes):
+    latents = replace(run.latents[task], **changes)
+    space = LatentSpace(run.heads[task], seen=latents.seen)
+    return Material.of(latents, space=space, aligners=run.evaluations[task].aligners, seed=3)
+
+
+def forward_of(run, task):
+    return run.evaluations[task].prototypes["local-shift"]
+
+
+def same(one, other):
+    return one.config() == other.config() and all(
+        torch.equal(a, b) for a, b in zip(one.state_dict().values(), other.state_dict().values(), strict=True)
+    )
+
+
+@pytest.fixture
+def without_memory():
+    return {"memory": torch.zeros(0, 5), "memory_labels": torch.zeros(0, dtype=torch.long)}
+
+
+@pytest.mark.parametrize("exemplars", [True, False])
+def test_no_test_sample_takes_part_in_the_choice(run, exemplars, without_memory):
+    changes = {} if exemplars else without_memory
+    honest = choose_blend(material_of(run, 2, **changes), forward_of(run, 2))
+    poisoned = torch.full_like(run.latents[2].test, torch.nan)
+    assert same(honest, choose_blend(material_of(run, 2, test=poisoned, **changes), forward_of(run, 2)))
+    # The comparison would notice: training data does take part.
+    other = material_of(run, 2, **changes, new=run.latents[2].new.flip(0))
+    other = replace(other, memory_labels=other.memory_labels.flip(0))
+    assert not same(honest, choose_blend(other, forward_of(run, 2)))
+
+
+@pytest.mark.parametrize("task", [1, 2])
+def test_with_exemplars_it_is_the_four_parts_chosen_on_them(run, task):
+    latents, head = run.latents[task], run.heads[task]
+    aligner = run.evaluations[task].aligners["eli"]
+    z, labels = latents.memory, latents.memory_labels
+    parts = [
+        HeadScores(),
+        Prototypes().add(forward_of(run, task), torch.arange(latents.seen)),
+        NearestMean().add(z, labels),
+        Aligned(aligner, NearestMean().add(aligner.align(z), labels)),
+    ]
+    expected = Blend(parts, known=latents.known).choose(z, labels, logits=read_head(head, z, classes=latents.seen))
+    found = run.evaluations[task].blend
+    assert same(found, expected)
+    scores = found(latents.test, logits=read_head(head, latents.test, classes=latents.seen))
+    (row,) = (row for row in run.evaluations[task].rows if row.reading == "blend")
+    right = scores.argmax(dim=1) == latents.test_labels
+    assert (row.classifier, row.label_free) == ("blend", True)
+    assert row.accuracy == pytest.approx(float(right.double().mean()))
+
+
+def test_without_exemplars_stand_ins_are_chosen_on(run, without_memory):
+    material = material_of(run, 2, **without_memory)
+    blend = choose_blend(material, forward_of(run, 2))
+    assert [type(part) for part in blend.parts] == [HeadScores, Prototypes]
+    # The heads of this run favour the last classes: that is seen without one old sample.
+    assert blend.offset > 0 or blend.weights[0] == 0
+
+
+def test_at_the_first_task_and_in_the_space_of_logits_there_is_none(run, logit_run):
+    assert run.evaluations[0].blend is None
+    (row,) = (row for row in run.evaluations[0].rows if row.reading == "blend")
+    (base,) = (row for row in run.evaluations[0].rows if (row.reading, row.classifier) == ("base", "fc"))
+    assert row.accuracy == base.accuracy
+    assert all(evaluation.blend is None for evaluation in logit_run.evaluations)
