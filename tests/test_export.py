@@ -391,10 +391,3 @@ def test_the_page_runs_as_it_is_printed(conv, tmp_path, monkeypatch):
     exec(serving, names)
     assert names["classes"].tolist() == model(PICTURES).argmax(dim=1).tolist()
     assert (tmp_path / "aligner.onnx").exists()
-
-
-def test_a_model_with_a_readout_is_refused(net, shift):
-    eli.attach(net, "fc", shift)
-    eli.attach(net, "fc", eli.Prototypes().add(torch.randn(4, 6), torch.arange(4)))
-    with pytest.raises(ExportError, match="readouts cannot be exported"):
-        export_model_onnx(net, "never.onnx", torch.randn(2, 5))

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from eli.accuracy import balanced_accuracy
 from eli.checks import check_labels, check_rows
 from eli.errors import LatentError, OptionError
+from eli.langevin import compute_dtype
 from eli.offset import best_offset, offset_scores
 from eli.readout import Readout
 from eli.storage import described, remade
@@ -110,7 +111,8 @@ class Blend(Readout):
             part.require_fitted()
         labels = labels.cpu().long()
         with torch.no_grad():
-            scores = [_standard(part.left_out(z, labels.to(z.device), logits=logits)).cpu() for part in self._parts()]
+            given = [part.left_out(z, labels.to(z.device), logits=logits) for part in self._parts()]
+        scores = [_standard(part.cpu().double()) for part in given]
         tried = [_Tried.of(weights, scores, labels, known=self.known) for weights in self._grid()]
         best = max(blend.accuracy for blend in tried)
         error = math.sqrt(best * (1 - best) / len(z))
@@ -127,13 +129,16 @@ class Blend(Readout):
     def forward(self, z: Tensor, *, logits: Tensor | None = None) -> Tensor:
         """The sum, `(..., classes)`; about 0 for a class that no part favours or disfavours."""
         self.require_fitted()
+        weights, parts = self.voters()
+        scores = blended(
+            weights, [part(z, logits=logits) for part in parts], offset=float(self.offset), known=self.known
+        )
+        return scores.to(z.dtype)
+
+    def voters(self) -> tuple[list[float], list[Readout]]:
+        """The parts that have any weight."""
         weights = self.weights.tolist()
-        scores = [
-            _standard(part(z, logits=logits)) for part, weight in zip(self._parts(), weights, strict=True) if weight
-        ]
-        summed = _sum([weight for weight in weights if weight], scores)
-        new = torch.arange(summed.shape[-1], device=z.device) >= self.known
-        return (summed - self.offset.to(summed) * new).to(z.dtype)
+        return [w for w in weights if w], [part for part, w in zip(self._parts(), weights, strict=True) if w]
 
     def _parts(self) -> Iterator[Readout]:
         for part in self.parts:
@@ -168,9 +173,15 @@ class _Tried(NamedTuple):
         return cls(weights, offset, balanced_accuracy(right, labels), round(uneven, 9))
 
 
+def blended(weights: Sequence[float], scores: Sequence[Tensor], *, offset: float, known: int) -> Tensor:
+    """A blend's scores from those of its parts: tensor operations only."""
+    summed = _sum(weights, [_standard(part) for part in scores])
+    return summed - offset * (torch.arange(summed.shape[-1], device=summed.device) >= known)
+
+
 def _standard(scores: Tensor) -> Tensor:
     """Each row with mean 0 and standard deviation 1 over the classes that it has a score for."""
-    scores = scores.double() if scores.device.type == "cpu" else scores.float()
+    scores = scores.to(compute_dtype(scores))
     there = scores.isfinite()
     count = there.sum(dim=-1, keepdim=True).clamp(min=1)
     centred = scores - scores.masked_fill(~there, 0).sum(dim=-1, keepdim=True) / count

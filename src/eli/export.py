@@ -15,11 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from eli.aligner import Aligner
-from eli.attach import Attachment
+from eli.attach import Attachment, ReadoutAttachment
 from eli.checks import check_rows, check_tensor
 from eli.errors import AttachError, LatentError, OptionError
 from eli.export_files import OPSET, Exported, Recording, require_onnx, write_onnx, write_torch
-from eli.export_tracing import AlignedLatents, AlignedModel, ExportError, deterministic, ready_gate
+from eli.export_model import AlignedModel, ready_readout
+from eli.export_tracing import AlignedLatents, ExportError, deterministic, ready_gate
 from eli.gates import Gate, logits_of
 from eli.hooks import hooks_of
 
@@ -116,8 +117,8 @@ def export_model_onnx(
     `input` (batch, ...) in, `logits` out; the logits are what `ByPrediction` takes for them in the model's output.
 
     Args:
-        model: A model that carries an aligner (`eli.attach`). It stays as it is: a copy of it, in evaluation mode and
-            float32 on the CPU, is recorded.
+        model: A model that carries an aligner or a readout (`eli.attach`). It stays as it is: a copy of it, in
+            evaluation mode and float32 on the CPU, is recorded.
         path: The file to write; it is replaced only when all went well.
         example: A batch of inputs. Its shape (but for the number of rows) is that of the graph's input, and on its
             values PyTorch and the graph are compared; they are not stored.
@@ -175,22 +176,22 @@ def _record_model(model: nn.Module, example: Tensor, drop_noise: bool) -> Record
     inner = model.module if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel) else model
     copied = copy.deepcopy(inner).cpu().float().eval()
     found = [hook for part in copied.modules() for hook in hooks_of(part)]
-    attachments = [hook for hook in found if isinstance(hook, Attachment)]
-    if len(attachments) < len(found):
-        raise ExportError("a readout is attached to this model, and readouts cannot be exported: detach() it first")
-    if not attachments:
-        raise ExportError("no aligner is attached to this model: eli.attach one first")
-    for attachment in attachments:
+    if not found:
+        raise ExportError("no aligner or readout is attached to this model: eli.attach one first")
+    for hook in found:
         # It may have been attached to a larger model that this one is a part of.
-        attachment.model.eval()
-        attachment.aligner = deterministic(attachment.aligner, drop_noise=drop_noise)
-        attachment.gate = ready_gate(attachment.gate, attachment.aligner)
+        hook.model.eval()
+        if isinstance(hook, Attachment):
+            hook.aligner = deterministic(hook.aligner, drop_noise=drop_noise)
+            hook.gate = ready_gate(hook.gate, hook.aligner)
+        elif isinstance(hook, ReadoutAttachment):
+            hook.readout = ready_readout(hook.readout, drop_noise=drop_noise)
     inputs = example.detach().cpu()
     inputs = inputs.float() if inputs.is_floating_point() else inputs
     # torch takes a size of one for a constant: record at least two rows.
     inputs = torch.cat([inputs, inputs]) if len(inputs) == 1 else inputs
     expected = _results(lambda x: logits_of(copied(x)), inputs)
-    return Recording.of(AlignedModel(copied, attachments), inputs, expected, names=("input", "logits"))
+    return Recording.of(AlignedModel(copied, found), inputs, expected, names=("input", "logits"))
 
 
 def _latents_like(aligner: Aligner, example: Tensor | None) -> Tensor:

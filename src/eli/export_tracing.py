@@ -15,11 +15,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from eli.aligner import Aligner
-from eli.attach import Attachment
 from eli.energy import EnergyModel
 from eli.energy_aligner import EnergyAligner
 from eli.errors import EliError
-from eli.gates import Always, ByEnergy, ByMask, ByPrediction, ByProbe, Gate, Head, logits_of
+from eli.gates import Always, ByEnergy, ByMask, ByPrediction, ByProbe, Gate, Head
 from eli.langevin import Schedule
 
 
@@ -187,31 +186,6 @@ class AlignedLatents(nn.Module):
         # `forward`, not a call: an aligner that is attached to this head must not run for the gate's question.
         opinion = None if self.head is None else self.head.forward
         return self.aligner.align(z, where=self.gate(z, head=opinion, aligner=self.aligner))
-
-
-class AlignedModel(nn.Module):
-    """Inputs to logits: a model whose attached aligners and gates are exchanged for their traced forms.
-
-    Args:
-        model: A copy: its attachments are changed.
-        found: The attachments in it.
-    """
-
-    def __init__(self, model: nn.Module, found: list[Attachment]) -> None:
-        super().__init__()
-        self.model = model
-        # Attachments are hooks, not parts of the model: as parts of this module, their tensors get names in the graph.
-        self.aligners, self.gates = nn.ModuleList(), nn.ModuleList()
-        for attachment in found:
-            aligner, gate = TracedAligner(attachment.aligner), TracedGate(attachment.gate)
-            self.aligners.append(aligner)
-            self.gates.append(gate)
-            # They are called as the ones before were, which is all that an attachment asks of them.
-            attachment.aligner, attachment.gate = aligner, gate  # type: ignore[assignment]
-
-    def forward(self, x: Tensor) -> Tensor:
-        """A batch of inputs to logits."""
-        return logits_of(self.model(x))
 
 
 def deterministic(aligner: Aligner, *, drop_noise: bool) -> Aligner:

@@ -143,6 +143,10 @@ class Prototypes(Readout):
     def forward(self, z: Tensor, *, logits: Tensor | None = None) -> Tensor:
         """Cosines to all prototypes, `(..., classes)`; minus infinity for labels that have none."""
         self._check(z)
+        return self.cosines(z)
+
+    def cosines(self, z: Tensor) -> Tensor:
+        """What `forward` gives, without any check: tensor operations only."""
         dtype = compute_dtype(z)
         with torch.autocast(z.device.type, enabled=False):
             means = F.normalize(self.means.to(z.device, dtype), dim=-1)

@@ -43,6 +43,9 @@ class Storable(nn.Module):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        # torch stands its own subclasses in for modules while it records a graph: they are in no file.
+        if cls.__module__.startswith("torch."):
+            return
         there = Storable._classes.get(cls.__name__)
         # A class may be defined again (a notebook's cell is), but must not take the name that eli's own files use.
         if there is not None and there.__module__.startswith("eli.") and cls.__module__ != there.__module__:

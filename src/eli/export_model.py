@@ -1,0 +1,105 @@
+"""A whole model with what is attached to it, as plain tensor operations: readouts, and all hooks exchanged.
+
+As `export_tracing.py` for aligners and gates. Imported by `export.py`.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from eli.attach import Attachment, ReadoutAttachment
+from eli.blend import Blend, blended
+from eli.export_tracing import TracedAligner, TracedGate, deterministic
+from eli.gates import logits_of
+from eli.hooks import HeadHook
+from eli.prototypes import NearestMean, Prototypes
+from eli.readout import Aligned, Readout
+
+
+class TracedReadout(nn.Module):
+    """A readout that can be recorded; called as readouts are.
+
+    Args:
+        readout: From `ready_readout`.
+    """
+
+    def __init__(self, readout: Readout) -> None:
+        super().__init__()
+        # A subclass with a rule of its own must not be taken for the one that is known here.
+        self.kind = type(readout)
+        self.aligner: TracedAligner | None = None
+        self.readout: Readout | None = None
+        # Numbers, not tensors: a graph holds what was chosen, and nothing of it is chosen again.
+        self.weights: list[float] = []
+        self.offset, self.known = 0.0, 0
+        inner: list[Readout] = []
+        if type(readout) is Aligned:
+            self.aligner, inner = TracedAligner(readout.aligner), [readout.readout]
+        elif type(readout) is Blend:
+            self.weights, inner = readout.voters()
+            self.offset, self.known = float(readout.offset), readout.known
+        else:
+            self.readout = readout
+        self.inner = nn.ModuleList(TracedReadout(part) for part in inner)
+
+    def forward(self, z: Tensor, *, logits: Tensor | None = None) -> Tensor:
+        """A score for each row and class."""
+        scores: Tensor
+        if self.aligner is not None:
+            scores = self.inner[0](self.aligner.align(z), logits=logits)
+        elif self.readout is None:
+            given = [part(z, logits=logits) for part in self.inner]
+            scores = blended(self.weights, given, offset=self.offset, known=self.known)
+        elif self.kind in (Prototypes, NearestMean) and isinstance(self.readout, Prototypes):
+            scores = self.readout.cosines(z)
+        else:
+            scores = self.readout(z, logits=logits)
+        return scores
+
+
+class AlignedModel(nn.Module):
+    """Inputs to logits: a model whose attached aligners, gates and readouts are exchanged for their traced forms.
+
+    Args:
+        model: A copy: its attachments are changed.
+        found: The attachments in it.
+    """
+
+    def __init__(self, model: nn.Module, found: Sequence[HeadHook]) -> None:
+        super().__init__()
+        self.model = model
+        # Attachments are hooks, not parts of the model: as parts of this module, their tensors get names in the graph.
+        self.aligners, self.gates, self.readouts = nn.ModuleList(), nn.ModuleList(), nn.ModuleList()
+        for hook in found:
+            # They are called as the ones before were, which is all that an attachment asks of them.
+            if isinstance(hook, Attachment):
+                aligner, gate = TracedAligner(hook.aligner), TracedGate(hook.gate)
+                self.aligners.append(aligner)
+                self.gates.append(gate)
+                hook.aligner, hook.gate = aligner, gate  # type: ignore[assignment]
+            elif isinstance(hook, ReadoutAttachment):
+                readout = TracedReadout(hook.readout)
+                self.readouts.append(readout)
+                hook.readout = readout  # type: ignore[assignment]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """A batch of inputs to logits."""
+        return logits_of(self.model(x))
+
+
+def ready_readout(readout: Readout, *, drop_noise: bool) -> Readout:
+    """A copy in float32 on the CPU of a readout whose aligners give the same latents every time.
+
+    Raises:
+        NotFittedError: It has learned nothing yet.
+        ExportError: An aligner in it moves latents with noise, and `drop_noise` does not say to leave that out.
+    """
+    readout.require_fitted()
+    made = copy.deepcopy(readout).cpu().float().eval()
+    for part in made.modules():
+        if isinstance(part, Aligned):
+            part.aligner = deterministic(part.aligner, drop_noise=drop_noise)
+    return made

@@ -1,0 +1,86 @@
+"""A model with a readout in the place of its head's scores, as a graph that gives the same scores."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import eli
+from eli import Aligned, Blend, EnergyAligner, HeadScores, NearestMean, Prototypes, Readout
+from eli.export import export_model_onnx, export_model_torch
+from eli.export_tracing import ExportError
+
+DIM, CLASSES, KNOWN = 6, 4, 2
+
+
+@pytest.fixture
+def exemplars(net):
+    x = torch.randn(40, 5, generator=torch.Generator().manual_seed(5))
+    return net.body(x).detach(), torch.arange(40) % CLASSES
+
+
+class FirstOnly(Readout):
+    """A readout of one's own."""
+
+    learns = False
+
+    def forward(self, z, *, logits=None):
+        return logits * z[..., :1]
+
+
+def made(name, net, exemplars, aligner):
+    z, labels = exemplars
+    aligned = Aligned(aligner, NearestMean().add(aligner.align(z), labels))
+    if name == "prototypes":
+        return Prototypes().add(z, labels)
+    if name == "a class without":
+        some = labels != 1
+        return Prototypes().add(z[some], labels[some])
+    if name == "aligned":
+        return aligned
+    if name == "own":
+        return FirstOnly()
+    parts = [HeadScores(), Prototypes().add(z, labels), NearestMean().add(z, labels), aligned]
+    return Blend(parts, known=KNOWN, caution=float("inf")).choose(z, labels, logits=net.fc(z))
+
+
+NAMES = ["prototypes", "a class without", "aligned", "own", "blend"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_program_gives_the_same_scores(name, net, exemplars, short_energy, tmp_path):
+    eli.attach(net, "fc", made(name, net, exemplars, short_energy))
+    x = torch.randn(9, 5, generator=torch.Generator().manual_seed(6))
+    path = export_model_torch(net, tmp_path / "model.pt2", x[:2]).path
+    served = torch.export.load(path).module()
+    torch.testing.assert_close(served(x), net(x).detach(), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_onnxruntime_gives_the_same_scores(name, net, exemplars, short_energy, tmp_path):
+    runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    pytest.importorskip("onnxscript", reason="onnxscript is not installed")
+    eli.attach(net, "fc", made(name, net, exemplars, short_energy))
+    x = torch.randn(9, 5, generator=torch.Generator().manual_seed(6))
+    path = export_model_onnx(net, tmp_path / "model.onnx", x[:2]).path
+    (served,) = runtime.InferenceSession(path).run(None, {"input": x.numpy()})
+    torch.testing.assert_close(torch.from_numpy(served), net(x).detach(), atol=1e-4, rtol=1e-4)
+
+
+def test_an_aligner_and_a_readout_on_one_head(net, exemplars, shift, tmp_path):
+    eli.attach(net, "fc", shift)
+    eli.attach(net, "fc", made("blend", net, exemplars, shift))
+    x = torch.randn(9, 5, generator=torch.Generator().manual_seed(6))
+    served = torch.export.load(export_model_torch(net, tmp_path / "m.pt2", x[:2]).path).module()
+    torch.testing.assert_close(served(x), net(x).detach(), atol=1e-4, rtol=1e-4)
+
+
+def test_noise_inside_a_readout_is_named(net, exemplars, pairs, tmp_path):
+    noisy = EnergyAligner(hidden=(4,), iterations=3, steps=2, noise=0.1).fit_latents(*pairs)
+    eli.attach(net, "fc", made("aligned", net, exemplars, noisy))
+    with pytest.raises(ExportError, match="drop_noise"):
+        export_model_torch(net, tmp_path / "m.pt2", torch.randn(2, 5))
+    assert export_model_torch(net, tmp_path / "m.pt2", torch.randn(2, 5), drop_noise=True).path.exists()
+    eli.detach(net)
+    with pytest.raises(ExportError, match="no aligner or readout"):
+        export_model_torch(net, tmp_path / "m.pt2", torch.randn(2, 5))
