@@ -58,6 +58,28 @@ def test_the_authors_variant_lacks_the_drift_of_the_backbone(world, batches):
     assert not torch.allclose(own[0], shared[0], atol=1e-3)
 
 
+def test_regions_are_on_objects_elsewhere_or_both(world, batches):
+    rows = {
+        which: region_pairs(world.previous, world.current, batches, regions=which, seed=0, per_image=10**6)[1]
+        for which in ("objects", "others", "all")
+    }
+    torch.testing.assert_close(rows["objects"], by_hand(world, batches)[1])
+    assert len(rows["others"]) > 0
+    assert len(rows["all"]) == len(rows["objects"]) + len(rows["others"])
+    for part in ("objects", "others"):
+        assert _distances(rows[part], rows["all"]).min(dim=1).values.max() < 1e-3
+    with torch.no_grad():
+        for images, targets in batches:
+            seen, placed = world.current.transform(images, targets)
+            features = world.current.features(seen.tensors)
+            (proposals,), _ = world.current.propose(seen, features)
+            far = torch.stack([p for p in proposals if box_iou(p.unsqueeze(0), placed[0]["boxes"]).max() < 0.5])
+            expected = world.current.read(features, [far], seen.image_sizes).latents
+            assert _distances(expected, rows["others"]).min(dim=1).values.max() < 1e-3
+    with pytest.raises(OptionError, match="objects, others, all"):
+        region_pairs(world.previous, world.current, batches, regions="none", seed=0)
+
+
 def test_without_drift_pairs_are_equal(world, batches):
     z_prev, z_cur = region_pairs(world.current, deepcopy(world.current), batches, seed=0)
     assert torch.equal(z_prev, z_cur)
@@ -95,3 +117,8 @@ def test_images_without_boxes_are_passed_over(world, batches):
         region_pairs(world.previous, world.current, [empty], seed=0)
     with pytest.raises(OptionError, match="per_image"):
         region_pairs(world.previous, world.current, batches, seed=0, per_image=0)
+
+
+def _distances(one, other):
+    # The faster way through a product of matrices is not exact where two are nearly the same.
+    return torch.cdist(one, other, compute_mode="donot_use_mm_for_euclid_dist")

@@ -6,6 +6,8 @@ here. Imported by whatever runs experiments with detectors.
 
 from __future__ import annotations
 
+from typing import Literal, get_args
+
 import torch
 from torch import Tensor
 
@@ -14,6 +16,8 @@ from eli.lab.detection.data.tasks import Batches
 from eli.lab.detection.evaluation.matching import overlaps
 from eli.lab.detection.models.detector import Detector
 from eli.lab.evaluation.errors import EvaluationError
+
+Regions = Literal["objects", "others", "all"]
 
 PER_IMAGE = 128
 """A quarter of 512, as many regions on objects as the head of R50-C4 is trained on."""
@@ -25,14 +29,18 @@ def region_pairs(
     current: Detector,
     batches: Batches,
     *,
+    regions: Regions = "objects",
     shared_backbone: bool = False,
     seed: int,
     per_image: int = PER_IMAGE,
     threshold: float = 0.5,
 ) -> tuple[Tensor, Tensor]:
-    """Latents of regions on objects of the new classes, row by row of the same region.
+    """Latents of regions of the new task's images, row by row of the same region.
 
-    Regions are the annotated boxes and those of the current model's proposals that overlap one of them by `threshold`.
+    Regions on objects are the annotated boxes and those of the current model's proposals that overlap one of them by
+    `threshold`; the other proposals lie on background and on what is not annotated, old objects among it. On objects
+    as published: but where the previous model has learned that these are background, that is where an aligner learned
+    from them moves old objects, too.
     Each model looks through its own backbone, so that a pair differs by all the drift that a test image meets.
 
     The authors' code differs in two things: it collects while it goes on training the current model, whose weights
@@ -44,6 +52,7 @@ def region_pairs(
         previous: The detector before the task.
         current: The detector after it.
         batches: Images of the new task, as the detector takes them, and their targets with "boxes" of new classes.
+        regions: `objects` of the new classes, all proposals but those (`others`), or both (`all`).
         shared_backbone: Whether the previous model's head sees the current backbone's features.
         seed: Of the choice where an image has more regions than `per_image`.
         per_image: Most regions of an image.
@@ -54,8 +63,10 @@ def region_pairs(
 
     Raises:
         EvaluationError: There is no box on any image.
-        OptionError: `per_image` is below 1.
+        OptionError: `per_image` is below 1, or `regions` is something else.
     """
+    if regions not in get_args(Regions):
+        raise OptionError(f"regions must be one of {', '.join(get_args(Regions))}, got {regions!r}")
     if per_image < 1:
         raise OptionError(f"per_image must be at least 1, got {per_image}")
     previous.eval(), current.eval()
@@ -66,8 +77,8 @@ def region_pairs(
         features = current.features(seen.tensors)
         proposals, _ = current.propose(seen, features)
         rois = [
-            _on_objects(regions, target["boxes"], most=per_image, threshold=threshold, generator=generator)
-            for regions, target in zip(proposals, placed, strict=True)
+            _some(_regions(regions, proposed, target["boxes"], threshold), most=per_image, generator=generator)
+            for proposed, target in zip(proposals, placed, strict=True)
         ]
         if not any(len(image) for image in rois):
             continue
@@ -81,13 +92,17 @@ def region_pairs(
     return z_prev, z_cur
 
 
-def _on_objects(proposals: Tensor, boxes: Tensor, *, most: int, threshold: float, generator: torch.Generator) -> Tensor:
-    """The boxes and the proposals that overlap them; if these are too many, some of them, drawn at random."""
+def _regions(which: Regions, proposals: Tensor, boxes: Tensor, threshold: float) -> Tensor:
     boxes = boxes.to(proposals)
     if not len(boxes):
         return boxes
     best, _ = overlaps(proposals, boxes)
-    found = torch.cat([boxes, proposals[best >= threshold]])
+    objects, others = torch.cat([boxes, proposals[best >= threshold]]), proposals[best < threshold]
+    return {"objects": objects, "others": others, "all": torch.cat([objects, others])}[which]
+
+
+def _some(found: Tensor, *, most: int, generator: torch.Generator) -> Tensor:
+    """All regions, or if these are too many, some of them, drawn at random."""
     if len(found) <= most:
         return found
     chosen = torch.randperm(len(found), generator=generator)[:most].sort().values

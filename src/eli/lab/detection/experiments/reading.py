@@ -132,6 +132,7 @@ def _pairs(
             learner.teacher,
             learner.model,
             _new_images(bench, number),
+            regions=settings.regions,
             shared_backbone=settings.shared_backbone,
             seed=derive_seed(bench.config.seed, f"pairs of task {number}"),
             per_image=settings.per_image,

@@ -95,6 +95,8 @@ class RegionAlignerConfig(EnergyConfig):
     """Whether both heads read the current backbone's features, as in the authors' code."""
     per_image: Count
     """Most regions of an image that the aligners learn from."""
+    regions: Literal["objects", "others", "all"] = "objects"
+    """Which regions these are: on objects of the new classes as published, all proposals but those, or both."""
 
 
 @dataclass(frozen=True)
