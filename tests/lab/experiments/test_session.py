@@ -59,7 +59,7 @@ def test_every_learner_learns_and_is_read_beside_its_controls(tmp_path, console,
     first, *_, last = accuracies(folder)
     assert first > 0.5
     assert last > 0.15
-    assert {row.classifier for row in rows(folder)} == {"fc", "nearest-mean", "prototypes"}
+    assert {row.classifier for row in rows(folder)} == {"fc", "nearest-mean", "prototypes", "blend"}
     for number in (1, 2):
         assert (folder.task(number) / "aligners" / "eli.safetensors").is_file()
     assert (folder.path / "results.csv").read_text().startswith("task,")
@@ -79,7 +79,7 @@ def test_joint_training_is_the_upper_bound(tmp_path, console):
 
 def test_without_exemplars_there_is_no_nearest_mean(tmp_path, console):
     folder = begin([*QUICK, "learner=icarl", "memory=none", f"out={tmp_path / 'run'}"], console)
-    assert {row.classifier for row in rows(folder)} == {"fc", "prototypes"}
+    assert {row.classifier for row in rows(folder)} == {"fc", "prototypes", "blend"}
     assert "bias-offset" not in {row.reading for row in rows(folder)}
 
 

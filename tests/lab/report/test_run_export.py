@@ -65,7 +65,7 @@ def test_csv_has_every_reading_and_number(experiments):
     assert float(oracle["gain_low"]) == pytest.approx(sum(gains) / 2 - reach, abs=1e-2)
     assert float(oracle["gain_high"]) == pytest.approx(sum(gains) / 2 + reach, abs=1e-2)
     assert oracle["average_std"]
-    assert {row["classifier"] for row in rows} == {"fc", "prototypes", "nearest-mean"}
+    assert {row["classifier"] for row in rows} == {"fc", "prototypes", "nearest-mean", "blend"}
     assert all(row["average_std"] == "" for row in rows if row["runs"] == "1")
 
 
