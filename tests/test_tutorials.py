@@ -15,6 +15,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from hydra.core.config_store import ConfigStore
 
 from eli.lab.learners import LEARNERS
 
@@ -32,7 +33,8 @@ def follow(name, folder, monkeypatch):
         pytest.skip(f"{name}.md needs {needed}")
     monkeypatch.chdir(folder)
     names, printed = {"__name__": name}, ""
-    with torch.random.fork_rng(), patch.dict(LEARNERS):
+    own = ConfigStore.instance().repo
+    with torch.random.fork_rng(), patch.dict(LEARNERS), patch.dict(own):
         for kind, content in BLOCK.findall(PAGES[name].read_text(encoding="utf-8")):
             if kind == "text":
                 check(printed, content)
@@ -72,13 +74,6 @@ def test_your_own_learner(tmp_path, monkeypatch):
     assert len(names["readings"]) == 6
     for learner in ("near-latents", "finetune"):
         assert names["readings"][learner, "oracle-mask"].old > names["readings"][learner, "base"].old + 0.3
-    # The settings for keeps are those of the run.
-    (yaml,) = re.findall(r"```yaml\n(.*?)```", PAGES["your-own-learner"].read_text(encoding="utf-8"), flags=re.DOTALL)
-    from omegaconf import OmegaConf
-
-    learner = names["config"].learner
-    own = {"name": learner.name, "head": learner.head, "freeze_old": learner.freeze_old, "imprint": learner.imprint}
-    assert OmegaConf.to_container(OmegaConf.create(yaml)) == own | learner.options
     assert names["NearLatents"].__name__ not in {cls.__name__ for cls in LEARNERS.values()}
 
 

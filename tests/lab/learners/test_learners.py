@@ -1,11 +1,16 @@
 import copy
+from types import MappingProxyType
+from unittest.mock import patch
 
 import pytest
 import torch
+from hydra.core.config_store import ConfigStore
 from torch.nn import functional as F
 
 from eli.errors import OptionError
-from eli.lab.learners import LEARNERS, make_learner
+from eli.lab.experiments.config_errors import ConfigError
+from eli.lab.experiments.run_config import compose
+from eli.lab.learners import LEARNERS, make_learner, register_learner
 from eli.lab.learners.losses import distillation, less_forget, margin_ranking
 from eli.lab.models import make_backbone
 from eli.lab.models.two_branch import ScaledConv2d, TwoBranch
@@ -234,3 +239,43 @@ def test_a_state_brings_everything_back_but_the_teacher(name):
 def test_a_state_that_does_not_fit_is_refused():
     with pytest.raises(OptionError, match="does not fit"):
         made("icarl").load_state(made("aanet").state())
+
+
+class Plain(LEARNERS["finetune"]):
+    """A learner of one's own."""
+
+    defaults = MappingProxyType({"strength": 2.5})
+
+
+@pytest.fixture
+def registered():
+    with patch.dict(LEARNERS), patch.dict(ConfigStore.instance().repo):
+        register_learner("plain", Plain, head="linear", imprint=False)
+        yield
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_learner_of_ones_own_is_a_choice_with_its_options():
+    learner = compose(["learner=plain", "preset=smoke", "learner.strength=4"]).learner
+    assert (learner.name, learner.head, learner.imprint, learner.options) == ("plain", "linear", False, {"strength": 4})
+    assert compose(["learner=plain"]).learner.options == {"strength": 2.5}
+    assert isinstance(made("plain"), Plain)
+    with pytest.raises(ConfigError, match="strenght"):
+        compose(["learner=plain", "learner.strenght=4"])
+    with pytest.raises(OptionError, match="already"):
+        register_learner("plain", Plain)
+    with pytest.raises(OptionError, match="already"):
+        register_learner("icarl", Plain)
+
+
+@pytest.mark.usefixtures("registered")
+def test_detectors_do_not_learn_by_it():
+    from eli.lab.detection.experiments.config import compose as compose_detection
+
+    with pytest.raises(ConfigError, match="plain"):
+        compose_detection(["learner=plain"])
+
+
+def test_what_was_never_registered_is_no_choice():
+    with pytest.raises(ConfigError, match="plain"):
+        compose(["learner=plain"])

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 
+from hydra.core.config_store import ConfigStore
+
 from eli.lab.experiments.config_values import Checked
 
 
@@ -24,6 +26,7 @@ class ConfigTree:
         paths: Settings that are paths, hence any text at all: hydra's grammar must not read them.
         implied: The choice that a setting implies where the user made none: `{"memory.budget": ("memory", "budget")}`.
         examples: Two settings, for messages.
+        open_groups: Groups to which users may add choices.
     """
 
     package: str
@@ -32,6 +35,7 @@ class ConfigTree:
     paths: tuple[str, ...]
     examples: tuple[str, str]
     implied: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    open_groups: tuple[str, ...] = ()
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -39,8 +43,10 @@ class ConfigTree:
         return (*self.sections, "preset")
 
     def choices(self, group: str) -> tuple[str, ...]:
-        """The choices of a group, from the files of the package."""
-        return _choices(self.package, group)
+        """The choices of a group: the files of the package, and what was registered (`register_learner`)."""
+        store = ConfigStore.instance()
+        own = store.list(group) if group in self.open_groups and group in store.repo else ()
+        return tuple(sorted({*_choices(self.package, group), *(name.removesuffix(".yaml") for name in own)}))
 
 
 @cache

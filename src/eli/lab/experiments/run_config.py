@@ -52,6 +52,7 @@ TREE = ConfigTree(
     paths=PATHS,
     implied={"memory.budget": ("memory", "budget"), "memory.per_class": ("memory", "per-class")},
     examples=("learner=lucir", "train.epochs=3"),
+    open_groups=("learner",),
 )
 """The settings of class-incremental runs."""
 

@@ -17,7 +17,7 @@ from eli.lab.learners.learner import Learner, Loss
 from eli.lab.learners.lucir import Lucir
 from eli.lab.models.blocks import Backbone
 
-__all__ = ["LEARNERS", "Learner", "Loss", "make_learner"]
+__all__ = ["LEARNERS", "Learner", "Loss", "make_learner", "register_learner"]
 
 LEARNERS: dict[str, type[Learner]] = {
     "finetune": FineTune,
@@ -63,3 +63,28 @@ def make_learner(
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise OptionError(f"There is no learner {name!r}.{hint} Choose from: {', '.join(LEARNERS)}.")
     return LEARNERS[name](make_backbone, head=head, freeze_old=freeze_old, imprint_new=imprint_new, options=options)
+
+
+def register_learner(
+    name: str, learner: type[Learner], *, head: str = "cosine", freeze_old: bool = False, imprint: bool = True
+) -> None:
+    """Make a learner of one's own a choice of the bench: `learner=NAME`, its `defaults` being `learner.OPTION=VALUE`.
+
+    Args:
+        name: What is typed.
+        learner: The class.
+        head: "cosine" or "linear".
+        freeze_old: Whether the prototypes of old classes stay as they are.
+        imprint: Whether prototypes of new classes start at the mean directions of their latents.
+
+    Raises:
+        OptionError: There is such a learner already.
+    """
+    # Imported here: hydra takes a while, and learners need it for nothing else.
+    from hydra.core.config_store import ConfigStore
+
+    if name in LEARNERS:
+        raise OptionError(f"There is a learner {name!r} already: choose another name.")
+    LEARNERS[name] = learner
+    settings = {"name": name, "head": head, "freeze_old": freeze_old, "imprint": imprint, **learner.defaults}
+    ConfigStore.instance().store(group="learner", name=name, node=settings)
