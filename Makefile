@@ -1,12 +1,13 @@
 # make demo   set up and run the first experiment (embedded data, no download)
 # make test   set up, then lint, types and tests
+# make docs   the documentation site, into out/docs
 # make bench  speed and memory as ratios against plain autograd (about 15 minutes; leave the machine alone meanwhile)
 
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: demo test bench clean
+.PHONY: demo test docs bench clean
 
 demo: $(VENV)/.lab
 	$(BIN)/eli toy
@@ -16,6 +17,9 @@ test: $(VENV)/.installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+docs: $(VENV)/.installed
+	scripts/build-docs
 
 bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/align.py
