@@ -91,6 +91,10 @@ def test_caution_prefers_equal_weights(world):
     parts = [HeadScores(), Prototypes().add(z, labels), Noise()]
     cautious = Blend(parts, known=KNOWN, caution=math.inf).choose(z, labels, logits=logits)
     assert cautious.weights.tolist() == pytest.approx([1 / 3] * 3)
+    easy = Blend([HeadScores(), HeadScores()], known=1, caution=math.inf).choose(
+        torch.eye(2), torch.arange(2), logits=torch.eye(2)
+    )
+    assert easy.weights.tolist() == [0.5, 0.5]
     # Noise as a third of the sum is worse than the error of this estimate allows.
     assert Blend(parts, known=KNOWN, caution=1).choose(z, labels, logits=logits).weights[2] < 1 / 3
 

@@ -116,8 +116,8 @@ class Blend(Readout):
         tried = [_Tried.of(weights, scores, labels, known=self.known) for weights in self._grid()]
         best = max(blend.accuracy for blend in tried)
         error = math.sqrt(best * (1 - best) / len(z))
-        # Sums in different order differ by rounding: that is no better accuracy. (0 times an infinite caution is 0.)
-        least = best - (self.caution * error if error else 0.0) - 1e-9
+        # Sums in different order differ by rounding: that is no better accuracy.
+        least = -math.inf if math.isinf(self.caution) else best - self.caution * error - 1e-9
         chosen = min(
             (blend for blend in tried if blend.accuracy >= least), key=lambda blend: (blend.unevenness, -blend.accuracy)
         )
