@@ -87,7 +87,7 @@ def _write(evaluation: TaskEvaluation, target: RunFolder, number: int, *, traine
     for name, fitted in evaluation.aligners.items():
         fitted.save(target.task(number) / "aligners" / f"{name}.safetensors")
     if evaluation.blend is not None:
-        evaluation.blend.save(target.task(number) / "blend.safetensors")
+        evaluation.blend.save(target.task(number) / "aligners" / "blend.safetensors")
     write_tensors(_prototypes_file(target, number), evaluation.prototypes)
     facts = task_facts(number + 1, evaluation)
     facts["seconds"] |= {"train": trained, "extract": extracted}

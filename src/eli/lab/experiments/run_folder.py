@@ -4,7 +4,7 @@
     task-00/model.safetensors   the model after the task, and which exemplars are kept: the task is learned
     task-00/latents.safetensors latents of that model: all that readings need
     task-00/results.jsonl, .csv what was read off them: the task is finished
-    task-00/aligners/           the fitted aligners
+    task-00/aligners/           the fitted aligners, and the blend
     task-00/prototypes.safetensors  class means moved into this task's space, for the readings of the next task
     progress.safetensors        state within a task that takes long
     results.jsonl, results.csv  the readings of all tasks so far
