@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 
-from hydra.core.config_store import ConfigStore
-
 from eli.lab.experiments.config_values import Checked
 
 
@@ -44,6 +42,9 @@ class ConfigTree:
 
     def choices(self, group: str) -> tuple[str, ...]:
         """The choices of a group: the files of the package, and what was registered (`register_learner`)."""
+        # Imported here: hydra takes a while, and not every command composes settings.
+        from hydra.core.config_store import ConfigStore
+
         store = ConfigStore.instance()
         own = store.list(group) if group in self.open_groups and group in store.repo else ()
         return tuple(sorted({*_choices(self.package, group), *(name.removesuffix(".yaml") for name in own)}))
