@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 
 import pytest
 import torch
@@ -165,6 +166,9 @@ def test_what_cannot_be_is_said(world):
         lambda: Blend([MeanShift()], known=4),
         lambda: Blend([{"class": "MeanShift", "config": {}}], known=4),
         lambda: Blend([{"class": "Nothing"}], known=4),
+        lambda: Blend([{"class": []}], known=4),
+        lambda: Blend([{"class": "HeadScores", "config": {"loud": True}}], known=4),
+        lambda: Aligned(MeanShift().fit_latents(z, z + 1, direction="forward"), HeadScores())(z, logits=logits),
         lambda: Prototypes().add(z, labels).stand_ins(z, labels, per_class=0),
     ):
         with pytest.raises(OptionError):
@@ -177,3 +181,66 @@ def test_what_cannot_be_is_said(world):
         Blend(parts, known=KNOWN).choose(z[labels < KNOWN], labels[labels < KNOWN], logits=logits[labels < KNOWN])
     with pytest.raises(LatentError, match="needs the head's logits"):
         Blend(parts, known=KNOWN).choose(z, labels)
+
+
+@pytest.mark.parametrize("known", [1, 2])
+def test_the_only_exemplar_of_a_side_does_not_choose_the_offset(known):
+    """It has no score of its own class and cannot be won: an offset that gives its side up must not pay."""
+    labels = torch.tensor([0] * 6 + [1] * 6 + [2]) if known == 2 else torch.tensor([0] + [1] * 6 + [2] * 6)
+    for seed in range(20):
+        z = 2 * torch.eye(3, 4)[labels] + torch.randn(13, 4, generator=torch.Generator().manual_seed(seed))
+        parts = [HeadScores(), NearestMean().add(z, labels)]
+        blend = Blend(parts, known=known).choose(z, labels, logits=z[:, :3])
+        assert abs(float(blend.offset)) < 100
+
+
+def test_a_part_may_be_used_twice(world, tmp_path):
+    z, labels, logits = world
+    means, shift = NearestMean().add(z, labels), MeanShift().fit_latents(z + 1, z)
+    blend = Blend(
+        [HeadScores(), means, Aligned(shift, means), Aligned(shift, HeadScores())], known=KNOWN, caution=math.inf
+    )
+    blend.choose(z, labels, logits=logits)
+    loaded = Blend.load(blend.save(tmp_path / "blend"))
+    assert torch.equal(loaded(z, logits=logits), blend(z, logits=logits))
+
+
+def test_a_choice_is_made_under_inference_mode_and_with_logits_that_have_gradients(world):
+    z, labels, logits = world
+    parts = [HeadScores(), NearestMean().add(z, labels)]
+    expected = Blend(parts, known=KNOWN).choose(z, labels, logits=logits)
+    with torch.inference_mode():
+        made = Blend(parts, known=KNOWN).choose(z, labels, logits=logits)
+    made.load_state_dict(expected.state_dict())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        other = Blend(parts, known=KNOWN).choose(z, labels, logits=logits.clone().requires_grad_())
+    assert torch.equal(other.weights, expected.weights)
+
+
+def test_parts_must_score_the_same_classes(world):
+    z, labels, logits = world
+    old = labels < KNOWN
+    wide = torch.cat([logits, logits[:, :2]], dim=1)
+    with pytest.raises(LatentError, match=r"\[6, 8\] classes"):
+        Blend([HeadScores(), NearestMean().add(z, labels)], known=KNOWN).choose(z, labels, logits=wide)
+    with pytest.raises(LatentError, match="label 5"):
+        Blend([HeadScores()], known=KNOWN).choose(z, labels, logits=logits[:, :5])
+    with pytest.raises(LatentError, match="label 5"):
+        NearestMean().add(z[old], labels[old]).left_out(z, labels)
+
+
+def test_what_is_no_number_is_not_silently_a_class(blend, world):
+    z, _, logits = world
+    broken = logits.clone()
+    broken[0, 1], broken[1, 2] = math.nan, math.inf
+    scores = blend(z, logits=broken)
+    assert scores[:2].isnan().all()
+    assert scores[2:].isfinite().all()
+
+
+def test_a_blend_of_something_unfitted_is_not_fitted(blend, tmp_path):
+    blend.parts[1] = NearestMean()
+    assert not blend.fitted
+    with pytest.raises(NotFittedError):
+        blend.save(tmp_path / "blend")

@@ -82,5 +82,10 @@ def test_noise_inside_a_readout_is_named(net, exemplars, pairs, tmp_path):
         export_model_torch(net, tmp_path / "m.pt2", torch.randn(2, 5))
     assert export_model_torch(net, tmp_path / "m.pt2", torch.randn(2, 5), drop_noise=True).path.exists()
     eli.detach(net)
+    silent = made("blend", net, exemplars, noisy)
+    silent.weights = torch.tensor([0.5, 0.5, 0.0, 0.0])
+    eli.attach(net, "fc", silent)
+    assert export_model_torch(net, tmp_path / "m.pt2", torch.randn(2, 5)).path.exists()
+    eli.detach(net)
     with pytest.raises(ExportError, match="no aligner or readout"):
         export_model_torch(net, tmp_path / "m.pt2", torch.randn(2, 5))

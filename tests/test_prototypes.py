@@ -123,3 +123,17 @@ def test_stand_ins_are_of_the_other_classes_and_spread_as_the_given_ones(per_cla
     assert all(torch.cdist(row[None], residuals).min() < 1e-4 for row in z - prototypes.means[classes])
     again, _ = prototypes.stand_ins(new, new_labels, per_class=per_class, seed=seed)
     assert torch.equal(z, again)
+
+
+def test_stand_ins_of_prototypes_that_hold_old_classes_only(world):
+    z_prev, z_cur, labels, prototypes = world
+    new = labels >= 4
+    z, classes = prototypes.stand_ins(z_cur[new], labels[new], per_class=2)
+    assert classes.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert z.shape == (8, z_prev.shape[1])
+    for nothing in (
+        lambda: prototypes.stand_ins(z[:0], classes[:0]),
+        lambda: NearestMean().add(z, classes).left_out(z[:0], classes[:0]),
+    ):
+        with pytest.raises(LatentError, match="empty"):
+            nothing()

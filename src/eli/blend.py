@@ -28,8 +28,8 @@ class Blend(Readout):
     Scores of different parts are comparable after each row is brought to mean 0 and standard deviation 1 over the
     classes. The sum favours new classes as its parts do, and one offset undoes that (an offset for each part would
     come to the same, since weights only add them up). Weights and offset are chosen on labelled training latents:
-    exemplars of all classes, each scored as if the parts had been made without it; or, where none were kept, data of
-    the new classes and `Prototypes.stand_ins` for the old ones. A test sample never takes part in the choice::
+    exemplars of all classes, each scored as if a `NearestMean` had been made without it; or, where none were kept, data
+    of the new classes and `Prototypes.stand_ins` for the old ones. A test sample never takes part in the choice::
 
         means = eli.NearestMean().add(z, labels)                                # of exemplars, under the current model
         aligned = eli.NearestMean().add(aligner.align(z), labels)
@@ -90,6 +90,11 @@ class Blend(Readout):
         self.register_buffer("weights", torch.zeros(len(self.parts)))
         self.register_buffer("offset", torch.zeros(()))
 
+    @property
+    def fitted(self) -> bool:
+        """Are all parts, and was a blend of them chosen?"""
+        return super().fitted and all(part.fitted for part in self._parts())
+
     def choose(self, z: Tensor, labels: Tensor, *, logits: Tensor | None = None) -> Self:
         """Choose weights and offset.
 
@@ -112,7 +117,9 @@ class Blend(Readout):
         labels = labels.cpu().long()
         with torch.no_grad():
             given = [part.left_out(z, labels.to(z.device), logits=logits) for part in self._parts()]
-        scores = [_standard(part.cpu().double()) for part in given]
+        scores = [_standard(part.detach().cpu().double()) for part in given]
+        if int(labels.max()) >= scores[0].shape[1]:
+            raise LatentError(f"there is a label {int(labels.max())}, but the parts score {scores[0].shape[1]} classes")
         tried = [_Tried.of(weights, scores, labels, known=self.known) for weights in self._grid()]
         best = max(blend.accuracy for blend in tried)
         error = math.sqrt(best * (1 - best) / len(z))
@@ -121,9 +128,10 @@ class Blend(Readout):
         chosen = min(
             (blend for blend in tried if blend.accuracy >= least), key=lambda blend: (blend.unevenness, -blend.accuracy)
         )
-        self._build(z.shape[1])
-        self.weights = torch.tensor(chosen.weights, device=z.device)
-        self.offset = torch.tensor(chosen.offset, device=z.device)
+        with torch.inference_mode(False):
+            self._build(z.shape[1])
+            self.weights = torch.tensor(chosen.weights, device=z.device)
+            self.offset = torch.tensor(chosen.offset, device=z.device)
         return self
 
     def forward(self, z: Tensor, *, logits: Tensor | None = None) -> Tensor:
@@ -149,6 +157,8 @@ class Blend(Readout):
         """Equal weights, and all multiples of 1 / steps that sum to 1."""
         count = len(self.parts)
         yield (1 / count,) * count
+        if count == 1:
+            return
         # Where the bars stand among steps + count - 1 places says how many steps each part gets.
         places = self.steps + count - 1
         for bars in combinations(range(places), count - 1):
@@ -167,7 +177,13 @@ class _Tried(NamedTuple):
     @classmethod
     def of(cls, weights: tuple[float, ...], scores: Sequence[Tensor], labels: Tensor, *, known: int) -> _Tried:
         summed = _sum(weights, scores)
-        offset = best_offset(summed, labels, known=known)
+        # A row whose own class a part has no score for cannot be won by any offset: it must not choose one.
+        own = labels.unsqueeze(1)
+        voting = [score.gather(1, own).squeeze(1) for score, weight in zip(scores, weights, strict=True) if weight]
+        fair = (torch.stack(voting) > _NEVER / 2).all(dim=0)
+        among = labels[fair]
+        both = bool((among < known).any() and (among >= known).any())
+        offset = best_offset(summed[fair], among, known=known) if both else 0.0
         right = offset_scores(summed, offset, known=known).argmax(dim=1) == labels
         uneven = sum((weight - 1 / len(weights)) ** 2 for weight in weights)
         return cls(weights, offset, balanced_accuracy(right, labels), round(uneven, 9))
@@ -182,7 +198,8 @@ def blended(weights: Sequence[float], scores: Sequence[Tensor], *, offset: float
 def _standard(scores: Tensor) -> Tensor:
     """Each row with mean 0 and standard deviation 1 over the classes that it has a score for."""
     scores = scores.to(compute_dtype(scores))
-    there = scores.isfinite()
+    # Minus infinity is "nothing to say"; what is no number stays none, as with any head.
+    there = scores != -torch.inf
     count = there.sum(dim=-1, keepdim=True).clamp(min=1)
     centred = scores - scores.masked_fill(~there, 0).sum(dim=-1, keepdim=True) / count
     spread = (centred.masked_fill(~there, 0).square().sum(dim=-1, keepdim=True) / count).sqrt()
@@ -191,4 +208,9 @@ def _standard(scores: Tensor) -> Tensor:
 
 
 def _sum(weights: Sequence[float], scores: Sequence[Tensor]) -> Tensor:
+    widths = sorted({score.shape[-1] for score in scores})
+    if len(widths) > 1:
+        raise LatentError(
+            f"the parts of a blend score {widths} classes: all parts, and the head, must have the same ones"
+        )
     return torch.stack([weight * score for weight, score in zip(weights, scores, strict=True)]).sum(dim=0)

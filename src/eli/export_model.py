@@ -99,7 +99,15 @@ def ready_readout(readout: Readout, *, drop_noise: bool) -> Readout:
     """
     readout.require_fitted()
     made = copy.deepcopy(readout).cpu().float().eval()
-    for part in made.modules():
-        if isinstance(part, Aligned):
-            part.aligner = deterministic(part.aligner, drop_noise=drop_noise)
+    _quieten(made, drop_noise=drop_noise)
     return made
+
+
+def _quieten(readout: Readout, *, drop_noise: bool) -> None:
+    """Exchange the aligners that a graph will hold; parts without a vote are not in it."""
+    if isinstance(readout, Aligned):
+        readout.aligner = deterministic(readout.aligner, drop_noise=drop_noise)
+        _quieten(readout.readout, drop_noise=drop_noise)
+    elif isinstance(readout, Blend):
+        for part in readout.voters()[1]:
+            _quieten(part, drop_noise=drop_noise)

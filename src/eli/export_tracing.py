@@ -1,7 +1,8 @@
 """What an exported graph computes: aligners and gates as plain tensor operations, without branches on data.
 
 `TracedAligner` and `TracedGate` do what `Aligner.align` and `Gate` do, in float32, in a form that torch can record: no
-checks of values, no buffers written in place, every row moved and then chosen from. Imported by `export.py`.
+checks of values, no buffers written in place, every row moved and then chosen from. Imported by `export.py` and
+`export_model.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What attachments have in common: a hook of a head that works in evaluation mode only. Imported by `attach.py`."""
+"""What attachments have in common: a hook of a head that works in evaluation mode only. For `attach.py` and export."""
 
 from __future__ import annotations
 

@@ -127,6 +127,7 @@ class Prototypes(Readout):
         Returns:
             Latents and their classes; none where there is no other class.
         """
+        check_rows(z, "latents")
         self._check(z)
         check_labels(labels, len(z))
         if per_class < 1:
@@ -134,7 +135,8 @@ class Prototypes(Readout):
         here = Prototypes().add(z, labels)
         residuals = z.detach() - here.means.to(z)[labels.to(z.device).long()]
         others = self.counts.clone()
-        others[torch.unique(labels).to(others.device)] = 0
+        given = torch.unique(labels).long().to(others.device)
+        others[given[given < len(others)]] = 0
         classes = torch.nonzero(others).flatten().to(z.device).repeat_interleave(per_class)
         generator = torch.Generator().manual_seed(seed)
         drawn = torch.randint(len(z), (len(classes),), generator=generator).to(z.device)
@@ -183,8 +185,11 @@ class NearestMean(Prototypes):
 
         Minus infinity for the only latent of its class.
         """
+        check_rows(z, "latents")
         self._check(z)
         check_labels(labels, len(z))
+        if int(labels.max()) >= self.rows:
+            raise LatentError(f"there is a label {int(labels.max())}, but means of {self.rows} classes only")
         labels = labels.to(z.device).long()
         scores = self.forward(z).to(compute_dtype(z))
         means, counts = self.means.to(scores)[labels], self.counts.to(z.device)[labels].unsqueeze(1)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from eli.aligner import Aligner
-from eli.errors import LatentError
+from eli.errors import LatentError, OptionError
 from eli.storage import Storable, described, remade
 
 
@@ -108,5 +108,7 @@ class Aligned(Readout):
         return self.readout.left_out(self._aligned(z), labels, logits=logits)
 
     def _aligned(self, z: Tensor) -> Tensor:
+        if self.aligner.direction == "forward":
+            raise OptionError('Aligned needs an aligner that was fitted with direction="backward"')
         # Noise, where an aligner uses any, must not change what is chosen or predicted.
         return self.aligner.align(z, generator=torch.Generator(z.device).manual_seed(0))

@@ -1,7 +1,7 @@
 """Saving and loading of aligners and gates: one safetensors file each, never a pickle.
 
 The file's metadata names the format, its version, the class, the class's options and a digest of all of it; its tensors
-are the module's `state_dict`. Imported by `aligner.py` and `gates.py`.
+are the module's `state_dict`. Imported by `aligner.py`, `gates.py`, `readout.py` and `blend.py`.
 """
 
 from __future__ import annotations
@@ -101,7 +101,8 @@ class Storable(nn.Module):
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write this fitted object to one safetensors file (under a temporary name first, then renamed)."""
         self.require_fitted()
-        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in self.state_dict().items()}
+        # Copies: a part may be used twice, and a file takes no tensors that share their memory.
+        tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in self.state_dict().items()}
         metadata = {
             "format": FORMAT,
             "version": str(VERSION),
@@ -162,10 +163,13 @@ def remade(part: _Part | Mapping[str, Any], kind: type[_Part]) -> _Part:
         OptionError: If it is no such part.
     """
     if isinstance(part, Mapping):
-        found = Storable._classes.get(part.get("class", ""))
+        found = Storable._classes.get(str(part.get("class")))
         options = part.get("config")
         if found is not None and issubclass(found, kind) and isinstance(options, Mapping):
-            return found(**options)
+            try:
+                return found(**options)
+            except TypeError as error:
+                raise OptionError(f"a {found.__name__} has no such options: {error}") from error
     elif isinstance(part, kind):
         return part
     raise OptionError(f"expected a {kind.__name__}, got {type(part).__name__} {str(part)[:80]!r}")

@@ -31,9 +31,15 @@ def start_eli():
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(IMPORTS)
 
+    started = []
+
     def start(*words):
         process = context.Process(target=main, args=([str(word) for word in words],))
         process.start()
+        started.append(process)
         return process
 
-    return start
+    yield start
+    for process in started:
+        process.kill()
+        process.join()

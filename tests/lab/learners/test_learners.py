@@ -276,6 +276,26 @@ def test_detectors_do_not_learn_by_it():
         compose_detection(["learner=plain"])
 
 
+@pytest.mark.parametrize("name", ["x/y", "q.yaml", "", "a b"])
+def test_names_are_plain(name):
+    with pytest.raises(OptionError, match="name has letters"):
+        register_learner(name, Plain)
+
+
+def test_options_of_a_learner_are_not_those_of_the_bench_and_half_a_registration_is_none():
+    class Head(Plain):
+        defaults = MappingProxyType({"head": 1})
+
+    class Odd(Plain):
+        defaults = MappingProxyType({"x": object()})
+
+    with pytest.raises(OptionError, match="'head'"):
+        register_learner("own", Head)
+    with pytest.raises(Exception, match="object"):
+        register_learner("own", Odd)
+    assert "own" not in LEARNERS
+
+
 def test_what_was_never_registered_is_no_choice():
     with pytest.raises(ConfigError, match="plain"):
         compose(["learner=plain"])

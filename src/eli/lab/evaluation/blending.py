@@ -34,10 +34,12 @@ def choose_blend(material: Material, forward: Tensor) -> Blend:
     parts: list[Readout] = [HeadScores(), prototypes]
     if material.has_all_exemplars:
         latents, labels = material.memory, material.memory_labels
-        aligned = material.move_memory("eli", torch.ones(len(latents)))
+        aligner = material.aligners["eli"]
+        # The same noise, where there is any, as `Aligned` has when it leaves one out.
+        aligned = aligner.align(latents, generator=torch.Generator().manual_seed(0))
         parts += [
             NearestMean().add(latents, labels),
-            Aligned(material.aligners["eli"], NearestMean().add(aligned, labels)),
+            Aligned(aligner, NearestMean().add(aligned, labels)),
         ]
     else:
         latents, labels = _without_exemplars(material, prototypes)

@@ -1,4 +1,4 @@
-"""What a reading may see of a task: everything but test labels. Imported by `readings.py` and `evaluate.py`.
+"""What a reading may see of a task: everything but test labels. Imported by the readings and `evaluate.py`.
 
 This is the border that keeps readings honest: `evaluate.py` takes the test labels off the latents and builds a
 `Material` of the rest; whatever is not an oracle works on that alone.

@@ -6,6 +6,7 @@ Imports `eli.lab.models`; experiments may import it.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -78,13 +79,18 @@ def register_learner(
         imprint: Whether prototypes of new classes start at the mean directions of their latents.
 
     Raises:
-        OptionError: There is such a learner already.
+        OptionError: There is such a learner already, or it cannot have this name or such options.
     """
     # Imported here: hydra takes a while, and learners need it for nothing else.
     from hydra.core.config_store import ConfigStore
 
     if name in LEARNERS:
         raise OptionError(f"There is a learner {name!r} already: choose another name.")
+    if not re.fullmatch(r"[\w-]+", name):
+        raise OptionError(f"A learner's name has letters, digits, - and _ only, not {name!r}.")
+    settings = {"name": name, "head": head, "freeze_old": freeze_old, "imprint": imprint}
+    taken = sorted(settings.keys() & learner.defaults.keys())
+    if taken:
+        raise OptionError(f"The bench itself has a setting {taken[0]!r}: give the learner's option another name.")
+    ConfigStore.instance().store(group="learner", name=name, node=settings | dict(learner.defaults))
     LEARNERS[name] = learner
-    settings = {"name": name, "head": head, "freeze_old": freeze_old, "imprint": imprint, **learner.defaults}
-    ConfigStore.instance().store(group="learner", name=name, node=settings)

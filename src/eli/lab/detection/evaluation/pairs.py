@@ -87,7 +87,10 @@ def region_pairs(
         after = current.read(features, rois, seen.image_sizes).latents
         pairs.append((before.cpu(), after.cpu()))
     if not pairs:
-        raise EvaluationError("no image has a box of a new class: give images of the new task with their annotations")
+        raise EvaluationError(
+            f"no image has a box of a new class, or a region of this kind ({regions}): give images of the new task "
+            "with their annotations"
+        )
     z_prev, z_cur = (torch.cat(side) for side in zip(*pairs, strict=True))
     return z_prev, z_cur
 
