@@ -45,6 +45,7 @@ class TaskAlignment:
         >>> from torch import nn
         >>> from eli import MeanShift
         >>> from eli.integrations import TaskAlignment
+        >>> _ = torch.manual_seed(0)
         >>> model, x = nn.Sequential(nn.Linear(20, 8), nn.Linear(8, 4)).eval(), torch.randn(50, 20)
         >>> alignment = TaskAlignment("1", aligner=MeanShift())
         >>> alignment.begin(model, known=2)
