@@ -2,6 +2,8 @@
 
 import multiprocessing
 import os
+import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -21,8 +23,8 @@ def shared_data() -> Path:
 
 
 @pytest.fixture(scope="session")
-def start_eli():
-    """Starts the command `eli` in a real process, which can be killed at any moment.
+def kill_eli_when():
+    """Starts the command `eli` with some words in a real process, and kills it as soon as a file is there.
 
     It is forked from one that has imported everything: a run of a second need not wait for torch each time.
     """
@@ -33,13 +35,20 @@ def start_eli():
 
     started = []
 
-    def start(*words):
+    def kill_when(file, *words):
         process = context.Process(target=main, args=([str(word) for word in words],))
         process.start()
         started.append(process)
-        return process
+        deadline = time.monotonic() + 600
+        while not file.exists():
+            assert process.is_alive(), "it ended before it could be killed"
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
+        process.kill()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
 
-    yield start
+    yield kill_when
     for process in started:
         process.kill()
         process.join()

@@ -3,10 +3,8 @@
 import dataclasses
 import json
 import shutil
-import signal
 import subprocess
 import sys
-import time
 
 import pytest
 import torch
@@ -151,12 +149,12 @@ def _stop_at_second(args, kwargs):
     return _read_task(*args, **kwargs)
 
 
-def test_a_run_that_is_killed_again_and_again_ends_with_the_same_numbers(tmp_path, undisturbed, start_eli):
+def test_a_run_that_is_killed_again_and_again_ends_with_the_same_numbers(tmp_path, undisturbed, kill_eli_when):
     folder = RunFolder(tmp_path / "run")
     overrides = [*QUICK, "learner=aanet", "train.checkpoint_minutes=0", "train.threads=1", f"out={folder.path}"]
     words = ["run", *overrides]
     for file in ("progress.safetensors", "task-01/model.safetensors", "task-02/latents.safetensors"):
-        _kill_when(start_eli(*words), folder.path / file)
+        kill_eli_when(folder.path / file, *words)
         assert not (folder.task(2) / "results.jsonl").exists()
         words = ["resume", str(folder.path)]
     command = [sys.executable, "-m", "eli.lab.cli", *words]
@@ -164,17 +162,6 @@ def test_a_run_that_is_killed_again_and_again_ends_with_the_same_numbers(tmp_pat
     assert finished.returncode == 0, finished.stderr
     assert "eli/oracle" in finished.stdout
     assert rows(folder) == rows(undisturbed)
-
-
-def _kill_when(process, file):
-    deadline = time.monotonic() + 600
-    while not file.exists():
-        assert process.is_alive(), "it ended before it could be killed"
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-    process.kill()
-    process.join()
-    assert process.exitcode == -signal.SIGKILL
 
 
 def test_the_same_command_again_changes_nothing(undisturbed, console):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -56,17 +54,9 @@ def test_a_damaged_file_is_made_again(tmp_path, name):
     assert numbers(run(tmp_path, [0])) == numbers(whole)
 
 
-def test_a_killed_process_loses_no_finished_seed(small_maps, tmp_path, start_eli):
+def test_a_killed_process_loses_no_finished_seed(small_maps, tmp_path, kill_eli_when):
     words = ["toy", "--seeds", "2", "--iterations", "100", "--out", str(tmp_path)]
-    process = start_eli(*words)
-    limit = time.monotonic() + 600
-    while not (tmp_path / "seed-0.json").exists():
-        assert process.is_alive(), "it ended before it could be killed"
-        assert time.monotonic() < limit
-        time.sleep(0.005)
-    process.kill()
-    process.join()
-    assert process.exitcode == -signal.SIGKILL
+    kill_eli_when(tmp_path / "seed-0.json", *words)
     kept = (tmp_path / "seed-0.json").read_bytes()
     assert not (tmp_path / "report.html").exists()
     assert main(words) == 0
