@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from hypothesis import given
@@ -137,3 +139,10 @@ def test_stand_ins_of_prototypes_that_hold_old_classes_only(world):
     ):
         with pytest.raises(LatentError, match="empty"):
             nothing()
+
+
+def test_nearest_mean_scales_each_exemplar_first():
+    # Unscaled, the mean of class 0 would point to its long exemplar, (10, 0); scaled, to (1, 1).
+    exemplars = torch.tensor([[10.0, 0.0], [0.0, 0.1], [1.0, 0.0]])
+    scores = NearestMean().add(exemplars, torch.tensor([0, 0, 1]))(torch.tensor([[3.0, 3.0]]))
+    assert scores.tolist() == [[pytest.approx(1.0), pytest.approx(math.sqrt(0.5))]]

@@ -28,8 +28,6 @@ class TracedReadout(nn.Module):
 
     def __init__(self, readout: Readout) -> None:
         super().__init__()
-        # A subclass with a rule of its own must not be taken for the one that is known here.
-        self.kind = type(readout)
         self.aligner: TracedAligner | None = None
         self.readout: Readout | None = None
         # Numbers, not tensors: a graph holds what was chosen, and nothing of it is chosen again.
@@ -53,7 +51,8 @@ class TracedReadout(nn.Module):
         elif self.readout is None:
             given = [part(z, logits=logits) for part in self.inner]
             scores = blended(self.weights, given, offset=self.offset, known=self.known)
-        elif self.kind in (Prototypes, NearestMean) and isinstance(self.readout, Prototypes):
+        # A subclass with a rule of its own must not be taken for the one that is known here.
+        elif isinstance(self.readout, Prototypes) and type(self.readout) in (Prototypes, NearestMean):
             scores = self.readout.cosines(z)
         else:
             scores = self.readout(z, logits=logits)

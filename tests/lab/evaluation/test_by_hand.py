@@ -7,7 +7,6 @@ import math
 import pytest
 import torch
 
-from eli.lab.evaluation.class_means import nearest_mean_scores
 from eli.lab.evaluation.evaluate import evaluate_task
 from eli.lab.evaluation.latents import TaskLatents
 from eli.lab.evaluation.settings import AlignerSettings
@@ -68,12 +67,3 @@ def test_mean_shift_by_hand():
     cosines = 1 / math.hypot(1, 3), 1.0, (1 + 0.1 * 3.1) / math.hypot(1, 0.1) / math.hypot(1, 3.1)
     assert found.drift["base"].cosine_distance == pytest.approx(1 - sum(cosines) / 3, abs=1e-6)
     assert found.drift["mean-shift"].cosine_distance == pytest.approx(0.0, abs=1e-6)
-
-
-def test_nearest_mean_scales_each_exemplar_first():
-    # Unscaled, the mean of class 0 would point to its long exemplar, (10, 0); scaled, to (1, 1).
-    exemplars = torch.tensor([[10.0, 0.0], [0.0, 0.1], [1.0, 0.0]])
-    scores = nearest_mean_scores(
-        torch.tensor([[3.0, 3.0]]), exemplars=exemplars, labels=torch.tensor([0, 0, 1]), classes=2
-    )
-    assert scores.tolist() == [[pytest.approx(1.0), pytest.approx(math.sqrt(0.5))]]

@@ -1,4 +1,4 @@
-"""Class means and cosines to them: the nearest-mean classifier and forward prototypes. Imported by `evaluation`."""
+"""Class means and cosines to them, for forward prototypes. Imported by `evaluation`."""
 
 from __future__ import annotations
 
@@ -26,20 +26,6 @@ def class_means(latents: Tensor, labels: Tensor, classes: range) -> Tensor:
 def cosines(latents: Tensor, means: Tensor) -> Tensor:
     """`<z / |z|, m_c / |m_c|>` for every latent and class, (N, classes)."""
     return directions(latents) @ directions(means).t()
-
-
-def nearest_mean_scores(latents: Tensor, *, exemplars: Tensor, labels: Tensor, classes: int) -> Tensor:
-    """Scores of iCaRL's classifier: the cosine to the mean of the class's exemplars, each scaled to length 1 first.
-
-    `<z / |z|, m_c / |m_c|>` with `m_c = mean_{i in c} e_i / |e_i|`; the highest cosine is the nearest mean.
-
-    Args:
-        latents: What to classify, (N, D).
-        exemplars: Latents of the exemplars, (K, D).
-        labels: Their labels, (K,); every class has at least one.
-        classes: Number of classes.
-    """
-    return cosines(latents, class_means(directions(exemplars), labels, range(classes)))
 
 
 def move_prototypes(

@@ -14,6 +14,7 @@ from rich.table import Table
 from eli.lab.evaluation.catalogue import READINGS
 from eli.lab.evaluation.metrics import METRICS, accuracy_matrix, curve, summarise
 from eli.lab.evaluation.results import Results
+from eli.lab.evaluation.table import HEADLESS
 from eli.lab.evaluation.terms import Terms, terms_of
 
 _MATRICES = ("base", "eli/oracle", "eli/all")
@@ -27,7 +28,7 @@ def details(results: Results, *, classifier: str = "fc") -> Iterator[Table]:
         classifier: `fc`, `nearest-mean` or `detector`.
     """
     terms = terms_of([classifier])
-    summaries = [s for s in summarise(results.rows) if s.classifier in (classifier, "prototypes", "blend")]
+    summaries = [s for s in summarise(results.rows) if s.classifier in (classifier, *HEADLESS)]
     tasks = max(row.task for row in results.rows)
     table = plain_table(
         f"{terms.measure} after each task, in %", ["reading", *(str(task) for task in range(1, tasks + 1))]

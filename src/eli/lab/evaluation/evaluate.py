@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from eli.aligner import Aligner
 from eli.blend import Blend
 from eli.lab.evaluation.blending import blend_readings, choose_blend
-from eli.lab.evaluation.class_means import class_means, count_classes, move_prototypes, nearest_mean_scores
+from eli.lab.evaluation.class_means import class_means, count_classes, move_prototypes
 from eli.lab.evaluation.drift import Drift, measure_drift
 from eli.lab.evaluation.errors import EvaluationError
 from eli.lab.evaluation.fitting import fit_backward, fit_forward
@@ -30,6 +30,7 @@ from eli.lab.evaluation.scoring import Row, score
 from eli.lab.evaluation.settings import AlignerSettings
 from eli.lab.evaluation.spaces import Space, make_space, read_head
 from eli.lab.seeds import derive_seed
+from eli.prototypes import NearestMean
 
 FORWARD = ("none", "mean-shift", "ridge", "eli", "local-shift")
 """Names of the forward prototypes, in the order of their rows."""
@@ -130,9 +131,7 @@ def _evaluate_first(current: TaskLatents, head: nn.Module, *, settings: AlignerS
     prototypes: dict[str, Tensor] = {}
     if settings.space == "latent":
         if count_classes(current.memory_labels) == current.seen:
-            scores = nearest_mean_scores(
-                current.test, exemplars=current.memory, labels=current.memory_labels, classes=current.seen
-            )
+            scores = NearestMean().add(current.memory, current.memory_labels)(current.test)
             readings.append(Reading("base", "nearest-mean", True, scores))
         born = class_means(current.new, current.new_labels, range(current.seen))
         # Copies: a file of tensors takes none that share their memory.

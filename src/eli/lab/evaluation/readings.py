@@ -13,10 +13,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eli.lab.evaluation.class_means import cosines, nearest_mean_scores
+from eli.lab.evaluation.class_means import cosines
 from eli.lab.evaluation.gating import gate_weights
 from eli.lab.evaluation.material import Material
 from eli.offset import best_offset, offset_scores
+from eli.prototypes import NearestMean
 
 MOVED_ALWAYS = ("eli", "mean-shift", "ridge")
 """Aligners that are read with every sample aligned."""
@@ -112,9 +113,7 @@ def classifiers(material: Material) -> dict[str, Classifier]:
     """The model's own head and, where rows are latents and every class has an exemplar, the nearest mean."""
     found: dict[str, Classifier] = {"fc": lambda rows, exemplars: material.space.logits(rows)}
     if material.space.has_latents and material.has_all_exemplars:
-        found["nearest-mean"] = lambda rows, exemplars: nearest_mean_scores(
-            rows, exemplars=exemplars, labels=material.memory_labels, classes=material.seen
-        )
+        found["nearest-mean"] = lambda rows, exemplars: NearestMean().add(exemplars, material.memory_labels)(rows)
     return found
 
 

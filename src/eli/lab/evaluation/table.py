@@ -30,7 +30,9 @@ COLUMNS = {
 _WIDE = {**COLUMNS, "average_incremental": "without the first task", "recovered": "recovered"}
 """The same with what a page has room for."""
 
-HEAD = ("fc", "prototypes", "blend", "detector")
+HEADLESS = ("prototypes", "blend")
+"""Classifiers that take the place of the model's own head."""
+HEAD = ("fc", *HEADLESS, "detector")
 """The classifiers of the main table: the model's own head, and what takes its place."""
 NEAREST_MEAN = ("nearest-mean",)
 
