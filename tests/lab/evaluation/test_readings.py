@@ -9,14 +9,14 @@ from functools import cache
 import pytest
 import torch
 
-from eli import ByEnergy, ByProbe
+from eli import ByEnergy, ByProbe, Dose
 from eli.lab.evaluation.catalogue import READINGS
 from eli.offset import best_offset
 
 SIZES = (4, 2, 2)  # classes of each task of the fixture's run
 ALIGNERS = ("eli", "mean-shift", "ridge", "random-shift", "untrained")
 FC = {name for name in READINGS if not name.startswith(("forward/", "blend"))}
-NEAREST = FC - {"bias-offset", "previous-model"}
+NEAREST = FC - {"bias-offset", "previous-model", "eli/dose"}
 FORWARD = {name for name in READINGS if name.startswith("forward/")}
 
 
@@ -92,7 +92,7 @@ def test_every_reading_exists_once_and_says_rightly_whether_it_is_label_free(run
         names = {name: {c for r, c in table(run, task) if r == name} for name in READINGS}
         expected = {"fc": FC, "nearest-mean": NEAREST, "prototypes": FORWARD, "blend": {"blend"}}
         assert names == {name: {c for c, members in expected.items() if name in members} for name in READINGS}
-        assert set(table(logit_run, task)) == {(name, "fc") for name in FC}
+        assert set(table(logit_run, task)) == {(name, "fc") for name in FC - {"eli/dose"}}
     assert all(row.label_free == READINGS[row.reading].label_free for row in run.rows + logit_run.rows)
 
 
@@ -200,6 +200,16 @@ def test_gates(slow, run, gate):
     assert rows[f"eli/{gate}", "fc"].aligned_share == pytest.approx(sum(weights) / len(weights), abs=1e-5)
 
 
+def test_dose(slow, run):
+    exemplars, labels = slow.latents.memory, slow.latents.memory_labels
+    aligner = slow.aligners["eli"]
+    share = float(Dose().choose(aligner, slow.head, exemplars, labels, known=slow.known).strength)
+    row = table(run, slow.task)["eli/dose", "fc"]
+    latents = [z + share * (one(aligner, z) - z) for z in slow.latents.test]
+    slow.check(row, lambda i: slow.logits(latents[i]))
+    assert (row.aligned_share, row.gate_accuracy) == (pytest.approx(share), None)
+
+
 def test_masks(slow, run):
     rows = table(run, slow.task)
     means = slow.means(None, lambda label: False)
@@ -302,6 +312,8 @@ def test_no_memory_leaves_out_what_needs_it(bare_run):
     gate = ByEnergy(quantile=0.05).calibrate(aligner, latents.new)
     share = float(gate(latents.test, aligner=aligner).float().mean())
     assert table(bare_run, 3)["eli/by-energy", "fc"].aligned_share == pytest.approx(share)
+    dose = Dose().choose(aligner, bare_run.heads[2], latents.new, latents.new_labels, known=6).strength
+    assert table(bare_run, 3)["eli/dose", "fc"].aligned_share == pytest.approx(float(dose))
 
 
 def test_nearest_mean_needs_an_exemplar_of_every_class(make_run):

@@ -32,6 +32,7 @@ READINGS: Mapping[str, Entry] = {
     "base": Entry(_BASE, "nothing is aligned"),
     "eli/oracle": Entry(_ELI, "truly old samples are aligned, as in the paper", label_free=False),
     "eli/all": Entry(_ELI, "every sample is aligned"),
+    "eli/dose": Entry(_ELI, "every sample is aligned by the same share, chosen on training data"),
     "eli/by-prediction": Entry(_GATES, "what the head takes for an old class is aligned"),
     "eli/by-prediction-soft": Entry(_GATES, "each sample as far as the head gives probability to old classes"),
     "eli/by-energy": Entry(_GATES, "samples of low energy are aligned"),

@@ -6,10 +6,13 @@ cosines to class means are no probabilities and one gate per task has one accura
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from eli.aligner import Aligner
+from eli.dose import Dose
 from eli.gates import ByEnergy, ByPrediction, ByProbe
+from eli.lab.evaluation.material import Material
 from eli.lab.evaluation.spaces import Space
 
 
@@ -41,3 +44,12 @@ def gate_weights(
         # The whole row: in the logit space the new classes' logits tell old from new as well.
         weights["by-probe"] = ByProbe().fit(old, new)(rows)
     return {name: weight.float() for name, weight in weights.items()}
+
+
+def dose_weights(material: Material) -> Tensor:
+    """The one dose that every test row of latents gets: chosen on exemplars, without any on data of the new classes."""
+    latents, labels = material.new, material.new_labels
+    if material.has_exemplars_of_both:
+        latents, labels = material.memory, material.memory_labels
+    dose = Dose().choose(material.aligners["eli"], material.space.logits, latents, labels, known=material.known)
+    return dose(material.test).to(torch.float32)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from eli.lab.evaluation.class_means import cosines
-from eli.lab.evaluation.gating import gate_weights
+from eli.lab.evaluation.gating import dose_weights, gate_weights
 from eli.lab.evaluation.material import Material
 from eli.offset import best_offset, offset_scores
 from eli.prototypes import NearestMean
@@ -72,6 +72,9 @@ def label_free_readings(material: Material, *, quantile: float) -> Iterator[Read
             yield Reading(f"{aligner}/all", classifier, True, moved(aligner, everything, all_exemplars), everything)
         for gate, weights in gates.items():
             yield Reading(f"eli/{gate}", classifier, True, moved("eli", weights, old_exemplars), weights, gated=True)
+    if material.space.has_latents:
+        doses = dose_weights(material)
+        yield Reading("eli/dose", "fc", True, material.space.logits(material.move_test("eli", doses)), doses)
     if material.has_exemplars_of_both:
         logits = material.space.logits(material.memory)
         offset = best_offset(logits, material.memory_labels, known=material.known)
