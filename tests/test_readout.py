@@ -98,8 +98,10 @@ def test_one_readout_on_a_head_at_a_time_and_no_gate(net):
         eli.attach(net, "fc", Sum(), gate=eli.Always())
     with pytest.raises(NotFittedError):
         eli.attach(net, "fc", Prototypes())
-    with pytest.raises(AttachError, match="dimension"):
-        eli.attach(net, "fc", Prototypes().add(torch.ones(1, 3), torch.tensor([0])))
+    small = Prototypes().add(torch.ones(1, 3), torch.tensor([0]))
+    for readout in (small, Aligned(MeanShift().fit_latents(torch.ones(1, 3), torch.ones(1, 3)), small)):
+        with pytest.raises(AttachError, match="dimension 6, the readout's is 3"):
+            eli.attach(net, "fc", readout)
 
 
 def test_aligned_reads_what_the_aligner_makes_of_latents(pairs):

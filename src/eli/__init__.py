@@ -20,6 +20,7 @@ from eli.energy import EnergyModel
 from eli.energy_aligner import EnergyAligner
 from eli.errors import AttachError, EliError, FileFormatError, LatentError, NotFittedError, OptionError
 from eli.extraction import Latents
+from eli.fit_blend import fit_blend
 from eli.gates import Always, ByEnergy, ByMask, ByPrediction, ByProbe, Gate
 from eli.langevin import descend
 from eli.local_shift import LocalShift
@@ -63,4 +64,5 @@ __all__ = [
     "attach",
     "descend",
     "detach",
+    "fit_blend",
 ]

@@ -166,8 +166,10 @@ def attach(
     if not any(part is target for part in model.modules()):
         raise AttachError("the given head is not a part of the given model")
     aligner.require_fitted()
-    if isinstance(target, nn.Linear) and aligner.dim not in (None, target.in_features):
-        raise AttachError(f"this head reads latents of dimension {target.in_features}, the aligner's is {aligner.dim}")
+    dim = aligner.takes if isinstance(aligner, Readout) else aligner.dim
+    if isinstance(target, nn.Linear) and dim not in (None, target.in_features):
+        what = "readout" if isinstance(aligner, Readout) else "aligner"
+        raise AttachError(f"this head reads latents of dimension {target.in_features}, the {what}'s is {dim}")
     if isinstance(aligner, Readout):
         if gate is not None:
             raise AttachError("a gate chooses which latents are aligned; a readout has no use for one")

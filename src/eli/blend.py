@@ -15,6 +15,7 @@ from eli.checks import check_labels, check_rows
 from eli.errors import LatentError, OptionError
 from eli.langevin import compute_dtype
 from eli.offset import best_offset, offset_scores
+from eli.prototypes import Prototypes
 from eli.readout import Readout
 from eli.storage import described, remade
 
@@ -142,6 +143,11 @@ class Blend(Readout):
             weights, [part(z, logits=logits) for part in parts], offset=float(self.offset), known=self.known
         )
         return scores.to(z.dtype)
+
+    @property
+    def prototypes(self) -> Prototypes | None:
+        """The part that is made of prototypes, if there is one: what to keep for the next task."""
+        return next((part for part in self._parts() if type(part) is Prototypes), None)
 
     def voters(self) -> tuple[list[float], list[Readout]]:
         """The parts that have any weight."""

@@ -1,12 +1,12 @@
 """Reading latents off models: `Latents` for a whole model, `extract_pairs` for the training pairs of an aligner.
 
-Imported by `aligner.py`; `Latents` is public.
+Imported by `aligner.py` and `fit_blend.py`; `Latents` is public.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -88,7 +88,7 @@ def extract_pairs(
     blend = _Mixup(mixup, seed) if mixup is not None else None
     pairs: list[tuple[Tensor, Tensor]] = []
     # Not inference mode: whatever models or data sets keep of these tensors must still be of use in later training.
-    with _evaluating(previous, current), torch.no_grad():
+    with evaluating(previous, current), torch.no_grad():
         for number in range(passes):
             seen = len(pairs)
             for batch in data:
@@ -106,6 +106,33 @@ def extract_pairs(
                 raise LatentError(f"data gave no batch in pass {number + 1} of {passes}{again}")
     z_prev, z_cur = (torch.cat(side) for side in zip(*pairs, strict=True))
     return z_prev, z_cur
+
+
+def extract_labelled(
+    models: Sequence[Callable[[Any], Tensor]],
+    data: Iterable[Any],
+    *,
+    inputs: Callable[[Any], Any] | None = None,
+    labels: Callable[[Any], Any] | None = None,
+    device: torch.device | str | None = None,
+) -> tuple[list[Tensor], Tensor]:
+    """Latents `(N, D)` of the same inputs under each model, and their classes `(N,)`; see `fit_blend`."""
+    where = device if device is not None else _device_of(models[-1])
+    take, told = inputs or _first_entry, labels or _second_entry
+    found: list[list[Tensor]] = []
+    with evaluating(*models), torch.no_grad():
+        for batch in data:
+            x = _to_device(take(batch), where)
+            latents = [_rows(model(x), "the model") for model in models]
+            classes = torch.as_tensor(told(batch), device=latents[-1].device).reshape(-1)
+            lengths = [len(z) for z in latents]
+            if lengths != [len(classes)] * len(models):
+                raise LatentError(f"a batch has {lengths} latents but {len(classes)} classes")
+            found.append([*latents, classes])
+    if not found:
+        raise LatentError("data gave no batch: there is nothing to learn from")
+    *latents, classes = (torch.cat(side) for side in zip(*found, strict=True))
+    return latents, classes
 
 
 class _Mixup:
@@ -129,6 +156,15 @@ def _first_entry(batch: Any) -> Any:
     if not batch:
         raise LatentError(f"data gave an empty {type(batch).__name__} as a batch: there is no input in it")
     return next(iter(batch.values())) if isinstance(batch, Mapping) else batch[0]
+
+
+def _second_entry(batch: Any) -> Any:
+    entries = list(batch.values()) if isinstance(batch, Mapping) else batch
+    if not isinstance(entries, tuple | list) or len(entries) < 2:
+        raise LatentError(
+            "a batch must hold inputs and classes, in this order; use inputs=... and labels=... to say where"
+        )
+    return entries[1]
 
 
 def _rows(z: Any, which: str) -> Tensor:
@@ -164,8 +200,8 @@ def _name_of(model: nn.Module, head: nn.Module) -> str:
 
 
 @contextmanager
-def _evaluating(*models: Callable[[Any], Tensor]) -> Iterator[None]:
-    """Both models in evaluation mode; afterwards each of their parts is as it was."""
+def evaluating(*models: Callable[[Any], Tensor]) -> Iterator[None]:
+    """Models in evaluation mode; afterwards each of their parts is as it was."""
     # A method of a model, say `model.features`, stands for that model.
     owners = (model if isinstance(model, nn.Module) else getattr(model, "__self__", None) for model in models)
     modes = [(part, part.training) for owner in owners if isinstance(owner, nn.Module) for part in owner.modules()]

@@ -30,6 +30,11 @@ class Readout(Storable):
         tensor([[1., 2.]])
     """
 
+    @property
+    def takes(self) -> int | None:
+        """Dimension of the latents that it reads; None if it does not matter."""
+        return self.dim
+
     def forward(self, z: Tensor, *, logits: Tensor | None = None) -> Tensor:
         """Scores of shape `(..., classes)` for latents `(..., D)`; `logits` are what the head says of them."""
         raise NotImplementedError
@@ -98,6 +103,11 @@ class Aligned(Readout):
     def fitted(self) -> bool:
         """Are both parts?"""
         return self.aligner.fitted and self.readout.fitted
+
+    @property
+    def takes(self) -> int | None:
+        """What the aligner takes."""
+        return self.aligner.dim
 
     def forward(self, z: Tensor, *, logits: Tensor | None = None) -> Tensor:
         """Scores of the aligned latents."""

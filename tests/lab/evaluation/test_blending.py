@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from eli import Aligned, Blend, HeadScores, NearestMean, Prototypes
-from eli.lab.evaluation.blending import choose_blend
+from eli.lab.evaluation.blending import blend_of
 from eli.lab.evaluation.material import Material
 from eli.lab.evaluation.spaces import LatentSpace, read_head
 
@@ -37,13 +37,13 @@ def without_memory():
 @pytest.mark.parametrize("exemplars", [True, False])
 def test_no_test_sample_takes_part_in_the_choice(run, exemplars, without_memory):
     changes = {} if exemplars else without_memory
-    honest = choose_blend(material_of(run, 2, **changes), forward_of(run, 2))
+    honest = blend_of(material_of(run, 2, **changes), forward_of(run, 2))
     poisoned = torch.full_like(run.latents[2].test, torch.nan)
-    assert same(honest, choose_blend(material_of(run, 2, test=poisoned, **changes), forward_of(run, 2)))
+    assert same(honest, blend_of(material_of(run, 2, test=poisoned, **changes), forward_of(run, 2)))
     # The comparison would notice: training data does take part.
     other = material_of(run, 2, **changes, new=run.latents[2].new.flip(0))
     other = replace(other, memory_labels=other.memory_labels.flip(0))
-    assert not same(honest, choose_blend(other, forward_of(run, 2)))
+    assert not same(honest, blend_of(other, forward_of(run, 2)))
 
 
 @pytest.mark.parametrize("task", [1, 2])
@@ -69,7 +69,7 @@ def test_with_exemplars_it_is_the_four_parts_chosen_on_them(run, task):
 
 def test_without_exemplars_stand_ins_are_chosen_on(run, without_memory):
     material = material_of(run, 2, **without_memory)
-    blend = choose_blend(material, forward_of(run, 2))
+    blend = blend_of(material, forward_of(run, 2))
     assert [type(part) for part in blend.parts] == [HeadScores, Prototypes]
     # The heads of this run favour the last classes: that is seen without one old sample.
     assert blend.offset > 0 or blend.weights[0] == 0

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from eli.aligner import Aligner
 from eli.blend import Blend
-from eli.lab.evaluation.blending import blend_readings, choose_blend
+from eli.lab.evaluation.blending import blend_of, blend_readings
 from eli.lab.evaluation.class_means import class_means, count_classes, move_prototypes
 from eli.lab.evaluation.drift import Drift, measure_drift
 from eli.lab.evaluation.errors import EvaluationError
@@ -101,7 +101,7 @@ def evaluate_task(
 
     material = Material.of(unlabelled, space=space, aligners=aligners, seed=seed)
     moved = _prototypes(unlabelled, prototypes, forward, space=space, seed=seed)
-    blend = choose_blend(material, moved["local-shift"]) if space.has_latents else None
+    blend = blend_of(material, moved["local-shift"]) if space.has_latents else None
     previous_logits = read_head(previous_head, previous.test, classes=current.known)
     rows = [
         score(reading, current.test_labels, task_sizes=task_sizes)

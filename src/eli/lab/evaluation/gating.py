@@ -6,7 +6,6 @@ cosines to class means are no probabilities and one gate per task has one accura
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from eli.aligner import Aligner
@@ -52,4 +51,5 @@ def dose_weights(material: Material) -> Tensor:
     if material.has_exemplars_of_both:
         latents, labels = material.memory, material.memory_labels
     dose = Dose().choose(material.aligners["eli"], material.space.logits, latents, labels, known=material.known)
-    return dose(material.test).to(torch.float32)
+    weights: Tensor = dose(material.test)
+    return weights

@@ -11,6 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from eli.extraction import evaluating
 from eli.gates import logits_of
 from eli.lab.evaluation.errors import EvaluationError
 from eli.lab.evaluation.settings import SpaceName
@@ -128,14 +129,8 @@ def read_head(head: nn.Module, latents: Tensor, *, classes: int) -> Tensor:
     """
     weight = next(head.parameters(), None)
     there = latents if weight is None else latents.to(weight.device, weight.dtype)
-    modes = [(module, module.training) for module in head.modules()]
-    head.eval()
-    try:
-        with torch.no_grad():
-            logits = logits_of(head(there)).to(latents.device)
-    finally:
-        for module, training in modes:
-            module.training = training
+    with evaluating(head), torch.no_grad():
+        logits = logits_of(head(there)).to(latents.device)
     if logits.shape[1] < classes:
         raise EvaluationError(
             f"the head has {logits.shape[1]} outputs, but {classes} classes were seen: another task's?"

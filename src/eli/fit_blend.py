@@ -1,0 +1,173 @@
+"""The label-free default in one call: fits what a `Blend` is made of and chooses it. Imported by the bench as well."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from eli.aligner import Aligner
+from eli.blend import Blend
+from eli.energy_aligner import EnergyAligner
+from eli.errors import AttachError, LatentError, OptionError
+from eli.extraction import Latents, evaluating, extract_labelled
+from eli.gates import Head, logits_of
+from eli.heads import find_module
+from eli.local_shift import LocalShift
+from eli.prototypes import NearestMean, Prototypes
+from eli.readout import Aligned, HeadScores, Readout
+
+
+class Labelled(NamedTuple):
+    """Latents `(N, D)` of training data under the current model, and their classes `(N,)`."""
+
+    z: Tensor
+    labels: Tensor
+
+
+def fit_blend(
+    previous: nn.Module,
+    current: nn.Module,
+    head: str,
+    new: Iterable[Any],
+    exemplars: Iterable[Any] | None = None,
+    *,
+    known: int,
+    prototypes: Prototypes | None = None,
+    aligner: Aligner | None = None,
+    argument: int | str = 0,
+    inputs: Callable[[Any], Any] | None = None,
+    labels: Callable[[Any], Any] | None = None,
+    device: torch.device | str | None = None,
+) -> Blend:
+    """Make a blend for a classifier that learned new classes, to be attached in place of its head.
+
+    Needs something of the old classes: a few images (`exemplars`), or only their class means from when they were
+    learned (`prototypes`), or both. No test data, and nothing that is not there when the model is shipped::
+
+        blend = eli.fit_blend(old_model, new_model, "fc", new_task_loader, exemplar_loader, known=50)
+        eli.attach(new_model, "fc", blend)
+        blend.save("blend.safetensors")
+
+    Args:
+        previous: The model before it learned the new classes.
+        current: The model after.
+        head: Name of the head in both, as in `model.named_modules()`. It is called with latents alone.
+        new: Batches of training data of the new classes: inputs first, classes second.
+        exemplars: Batches of some training data of all classes, old and new.
+        known: Number of old classes, which are the head's first outputs.
+        prototypes: Class means of the old classes in the previous model's space. They are not changed: the blend has a
+            copy that was moved forward and holds the new classes as well (`blend.prototypes`: keep them for the next
+            time).
+        aligner: What moves latents back, not fitted yet; `EnergyAligner()` when not given.
+        argument: Which argument of the head is the latent: 0 or a keyword.
+        inputs: Takes the models' input out of a batch, when it is not simply the first entry.
+        labels: Takes the classes out of a batch, when they are not simply the second entry.
+        device: Where to run the models' inputs; by default where `current`'s parameters are.
+
+    Raises:
+        OptionError: If there is nothing of the old classes.
+        LatentError: If data or prototypes do not fit the models or each other.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> import eli
+        >>> before, after = (nn.Sequential(nn.Linear(20, 8), nn.Linear(8, 4)).eval() for _ in range(2))
+        >>> new = [(torch.randn(64, 20), torch.arange(64) % 2 + 2)]            # classes 2 and 3 are new
+        >>> exemplars = [(torch.randn(40, 20), torch.arange(40) % 4)]
+        >>> blend = eli.fit_blend(before, after, "1", new, exemplars, known=2)
+        >>> with eli.attach(after, "1", blend):
+        ...     scores = after(torch.randn(3, 20))
+        >>> scores.shape
+        torch.Size([3, 4])
+    """
+    if exemplars is None and prototypes is None:
+        raise OptionError(
+            "a blend needs something of the old classes: some images of all classes (exemplars=...), or their class "
+            "means from before (prototypes=...); with neither, attach an aligner with a gate, say eli.Dose"
+        )
+    read_head = _reader(current, head, argument)
+    before, after = (Latents(model, head, argument=argument) for model in (previous, current))
+    read = partial(extract_labelled, inputs=inputs, labels=labels, device=device)
+    # One pass: a loader that augments or shuffles gives other images each time.
+    (z_prev, z_cur), classes = read([before, after], new)
+    if bool((classes < known).any()):
+        raise LatentError(f"there is class {int(classes.min())} among the new data, but known={known} old classes")
+    kept, moved, fitted = None, None, None
+    if exemplars is not None:
+        (z,), kept_classes = read([after], exemplars)
+        kept = Labelled(z, kept_classes)
+        fitted = (aligner if aligner is not None else EnergyAligner()).fit_latents(z_prev, z_cur)
+    if prototypes is not None:
+        if prototypes.require_fitted() != z_cur.shape[1]:
+            raise LatentError(f"the prototypes have dimension {prototypes.dim}, the latents {z_cur.shape[1]}")
+        forward = LocalShift().fit_latents(z_prev, z_cur, direction="forward")
+        moved = copy.deepcopy(prototypes).move(forward).add(z_cur, classes)
+    return choose_blend(fitted, read_head, Labelled(z_cur, classes), kept, prototypes=moved, known=known)
+
+
+def choose_blend(
+    aligner: Aligner | None,
+    head: Head,
+    new: Labelled,
+    exemplars: Labelled | None,
+    *,
+    prototypes: Prototypes | None,
+    known: int,
+    seed: int = 0,
+) -> Blend:
+    """The same from latents.
+
+    With exemplars: the head, the nearest mean of exemplars before and after alignment and, where there are any, forward
+    prototypes, chosen on the exemplars. Without: the head and the prototypes, chosen on data of the new classes and
+    stand-ins for the old ones.
+
+    Args:
+        aligner: From the current space to the previous one, fitted; used with exemplars only.
+        head: Latents to what the current head returns.
+        new: Of the new classes.
+        exemplars: Of all classes, if there are any.
+        prototypes: Of all classes in the current space, if there are any.
+        known: Number of old classes.
+        seed: Of the stand-ins.
+    """
+    parts: list[Readout] = [HeadScores()]
+    if prototypes is not None:
+        parts.append(prototypes)
+    if exemplars is not None:
+        chosen_on = exemplars
+        parts.append(NearestMean().add(*exemplars))
+        if aligner is not None:
+            # The same noise, where there is any, as `Aligned` has when it leaves one out.
+            generator = torch.Generator(exemplars.z.device).manual_seed(0)
+            moved = aligner.align(exemplars.z, generator=generator)
+            parts.append(Aligned(aligner, NearestMean().add(moved, exemplars.labels)))
+    elif prototypes is not None:
+        made, classes = prototypes.stand_ins(*new, seed=seed)
+        chosen_on = Labelled(torch.cat([made, new.z]), torch.cat([classes, new.labels]))
+    else:
+        raise OptionError("a blend is chosen on exemplars, or on stand-ins that prototypes make")
+    with torch.no_grad():
+        logits = logits_of(head(chosen_on.z))
+    return Blend(parts, known=known).choose(*chosen_on, logits=logits)
+
+
+def _reader(model: nn.Module, head: str, argument: int | str) -> Head:
+    """The head alone, as it is in evaluation mode, without what may be attached to it."""
+    part = find_module(model, head)
+    if argument != 0 and not isinstance(argument, str):
+        raise AttachError(
+            f"a blend calls the head with latents alone: argument must be 0 or a keyword, not {argument!r}"
+        )
+
+    def read(z: Tensor) -> Any:
+        with evaluating(part):
+            # `forward`, not a call: a call would run what is attached.
+            return part.forward(z.clone()) if argument == 0 else part.forward(**{str(argument): z.clone()})
+
+    return read
