@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import eli
-from eli import Aligned, Blend, EnergyAligner, HeadScores, NearestMean, Prototypes, Readout
+from eli import Aligned, Blend, Discriminant, EnergyAligner, HeadScores, NearestMean, Prototypes, Readout
 from eli.export import export_model_onnx, export_model_torch
 from eli.export_tracing import ExportError
 
@@ -36,15 +36,18 @@ def made(name, net, exemplars, aligner):
     if name == "a class without":
         some = labels != 1
         return Prototypes().add(z[some], labels[some])
+    if name == "discriminant":
+        return Discriminant().fit(z, 2 * labels)
     if name == "aligned":
         return aligned
     if name == "own":
         return FirstOnly()
-    parts = [HeadScores(), Prototypes().add(z, labels), NearestMean().add(z, labels), aligned]
+    fisher = Discriminant().fit(z, labels)
+    parts = [HeadScores(), Prototypes().add(z, labels), NearestMean().add(z, labels), fisher, aligned]
     return Blend(parts, known=KNOWN, caution=float("inf")).choose(z, labels, logits=net.fc(z))
 
 
-NAMES = ["prototypes", "a class without", "aligned", "own", "blend"]
+NAMES = ["prototypes", "a class without", "discriminant", "aligned", "own", "blend"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -83,7 +86,7 @@ def test_noise_inside_a_readout_is_named(net, exemplars, pairs, tmp_path):
     assert export_model_torch(net, tmp_path / "m.pt2", torch.randn(2, 5), drop_noise=True).path.exists()
     eli.detach(net)
     silent = made("blend", net, exemplars, noisy)
-    silent.weights = torch.tensor([0.5, 0.5, 0.0, 0.0])
+    silent.weights = torch.tensor([0.5, 0.5, 0.0, 0.0, 0.0])
     eli.attach(net, "fc", silent)
     assert export_model_torch(net, tmp_path / "m.pt2", torch.randn(2, 5)).path.exists()
     eli.detach(net)

@@ -15,6 +15,7 @@ from eli.aligner import Aligner, FitReport
 from eli.attach import Attachment, ReadoutAttachment, attach, detach
 from eli.blend import Blend
 from eli.controls import Identity, MeanShift, RandomShift, Ridge
+from eli.discriminant import Discriminant
 from eli.dose import Dose
 from eli.energy import EnergyModel
 from eli.energy_aligner import EnergyAligner
@@ -40,6 +41,7 @@ __all__ = [
     "ByMask",
     "ByPrediction",
     "ByProbe",
+    "Discriminant",
     "Dose",
     "EliError",
     "EnergyAligner",

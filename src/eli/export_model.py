@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from eli.attach import Attachment, ReadoutAttachment
 from eli.blend import Blend, blended
+from eli.discriminant import Discriminant
 from eli.export_tracing import TracedAligner, TracedGate, deterministic
 from eli.gates import logits_of
 from eli.hooks import HeadHook
@@ -54,6 +55,8 @@ class TracedReadout(nn.Module):
         # A subclass with a rule of its own must not be taken for the one that is known here.
         elif isinstance(self.readout, Prototypes) and type(self.readout) in (Prototypes, NearestMean):
             scores = self.readout.cosines(z)
+        elif type(self.readout) is Discriminant:
+            scores = self.readout.scores(z)
         else:
             scores = self.readout(z, logits=logits)
         return scores
