@@ -64,7 +64,7 @@ def test_scores_are_the_weighted_sum_of_standard_scores_less_the_offset(world):
     z, labels, logits = world
     prototypes = Prototypes().add(z, labels)
     blend = Blend([HeadScores(), prototypes], known=KNOWN).choose(z, labels, logits=logits)
-    (a, b), offset = blend.weights.tolist(), float(blend.offset)
+    (a, b), offset = blend.weights.tolist(), float(blend.offsets)
     expected = a * standard(logits) + b * standard(prototypes(z)) - offset * (torch.arange(CLASSES) >= KNOWN)
     torch.testing.assert_close(blend(z, logits=logits), expected, atol=1e-5, rtol=1e-5)
     assert blend(z.reshape(4, 30, 8), logits=logits.reshape(4, 30, CLASSES)).shape == (4, 30, CLASSES)
@@ -81,7 +81,7 @@ def test_no_other_blend_is_better_on_the_data_it_is_chosen_on(world):
         summed = sum(w * s for w, s in zip(weights, parts, strict=True))
         return accuracy(summed - offset * (torch.arange(CLASSES) >= KNOWN), labels)
 
-    mine = reached(blend.weights.tolist(), float(blend.offset))
+    mine = reached(blend.weights.tolist(), float(blend.offsets))
     grid = [(a / 4, b / 4, (4 - a - b) / 4) for a in range(5) for b in range(5 - a)]
     assert mine == pytest.approx(max(reached(w, k / 50) for w in grid for k in range(-150, 151)), abs=1e-9)
     assert mine > reached((0, 0, 1), 0)
@@ -191,7 +191,7 @@ def test_the_only_exemplar_of_a_side_does_not_choose_the_offset(known):
         z = 2 * torch.eye(3, 4)[labels] + torch.randn(13, 4, generator=torch.Generator().manual_seed(seed))
         parts = [HeadScores(), NearestMean().add(z, labels)]
         blend = Blend(parts, known=known).choose(z, labels, logits=z[:, :3])
-        assert abs(float(blend.offset)) < 100
+        assert abs(float(blend.offsets)) < 100
 
 
 def test_a_part_may_be_used_twice(world, tmp_path):

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eli.offset import best_offset, offset_scores
+from eli.offset import best_offset, best_offsets, offset_scores
 
 
 def balanced(logits, labels, known, offset):
@@ -80,7 +80,51 @@ def test_no_offset_is_better_and_of_the_best_it_is_the_smallest(case):
         assert found in as_good
 
 
+def test_each_task_has_an_offset_of_its_own():
+    # One class in each of three tasks; the second is favoured by 2, the third by 6.
+    scores = 3 * torch.eye(3).repeat(4, 1) + torch.tensor([0.0, 2.0, 6.0])
+    labels = torch.arange(3).repeat(4)
+    second, third = best_offsets(scores, labels, ends=[1, 2])
+    right = offset_scores(scores, [second, third], ends=[1, 2]).argmax(dim=1) == labels
+    assert right.all()
+    assert -1 < second < 5
+    assert 3 < third < 9
+    # One number for both later tasks cannot do that.
+    one = best_offset(scores, labels, known=1)
+    assert not (offset_scores(scores, [one], ends=[1]).argmax(dim=1) == labels).all()
+
+
+def test_a_task_without_exemplars_has_nothing_to_be_chosen_by():
+    scores, labels = torch.tensor([[0.0, 1.0, 3.0], [0.0, 1.0, 5.0]]), torch.tensor([0, 2])
+    assert best_offsets(scores, labels, ends=[1, 2])[0] == 0
+    assert best_offsets(scores, torch.tensor([2, 2]), ends=[1, 2]) == (0, 0)
+    assert best_offsets(scores[:0], labels[:0], ends=[1, 2]) == (0, 0)
+
+
+@given(st.data())
+def test_several_offsets_cannot_be_bettered_one_by_one_and_two_tasks_are_the_plain_case(data):
+    logits, labels, known = data.draw(exemplars())
+    assert best_offsets(logits, labels, ends=[known]) == (best_offset(logits, labels, known=known),)
+    # Every class is there, and no two scores are equal: a tie goes to the class that comes first, whatever its task.
+    generator = torch.Generator().manual_seed(data.draw(st.integers(0, 10**6)))
+    classes = data.draw(st.integers(2, 5))
+    labels = torch.arange(4 * classes) % classes
+    logits = torch.randn(4 * classes, classes, generator=generator, dtype=torch.float64)
+    ends = data.draw(st.lists(st.integers(1, classes - 1), min_size=1, max_size=3, unique=True).map(sorted))
+    found = best_offsets(logits, labels, ends=ends)
+
+    def reached(offsets):
+        return balanced(offset_scores(logits, offsets, ends=ends), labels, 0, 0)
+
+    assert reached(found) >= reached([0.0] * len(ends)) - 1e-9
+    for place in range(len(ends)):
+        for change in (-4.0, -1.0, -0.25, 0.25, 1.0, 4.0):
+            other = [offset + change * (number == place) for number, offset in enumerate(found)]
+            assert reached(other) <= reached(found) + 1e-9
+
+
 def test_scores_leave_the_logits_alone():
     logits = torch.ones(2, 3, dtype=torch.float64)
-    assert offset_scores(logits, 0.5, known=1).tolist() == [[1.0, 0.5, 0.5]] * 2
+    assert offset_scores(logits, [0.5], ends=[1]).tolist() == [[1.0, 0.5, 0.5]] * 2
+    assert offset_scores(logits, [0.5, -1.0], ends=[1, 2]).tolist() == [[1.0, 0.5, 2.0]] * 2
     assert logits.tolist() == [[1.0] * 3] * 2

@@ -10,6 +10,8 @@ import pytest
 import torch
 from torch import nn
 
+import eli
+
 README = Path(__file__).parents[1] / "README.md"
 
 
@@ -25,19 +27,33 @@ class Classifier(nn.Module):
 
 def test_the_three_lines_work_on_a_model_of_ones_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (code,) = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL)
+    blended, aligned = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL)
     torch.manual_seed(0)
     old_model = Classifier()
     new_model = copy.deepcopy(old_model)
     with torch.no_grad():
         new_model.body.bias += 1
-    loader = torch.utils.data.DataLoader(
-        torch.utils.data.TensorDataset(torch.randn(300, 20), torch.zeros(300)), batch_size=64
-    )
+
+    def loader(classes, each):
+        labels = torch.tensor(classes).repeat_interleave(each)
+        data = torch.utils.data.TensorDataset(torch.randn(len(labels), 20), labels)
+        return torch.utils.data.DataLoader(data, batch_size=64)
+
     x = torch.randn(200, 20)
     before = new_model.eval()(x)
-    names = {"old_model": old_model, "new_model": new_model, "new_task_loader": loader}
-    exec(code, names)
+    names = {
+        "old_model": old_model,
+        "new_model": new_model,
+        "new_task_loader": loader(range(50, 60), 30),
+        "exemplar_loader": loader(range(60), 3),
+    }
+    exec(blended, names)
+    voted = new_model(x)
+    assert voted.shape == before.shape
+    assert (voted != before).any(dim=1).all()
+    assert eli.Readout.load("blend.safetensors").fitted
+    eli.detach(new_model)
+    exec(aligned, names)
     after = new_model(x)
     taken_for_old = before.argmax(dim=1) < 50
     assert taken_for_old.any()

@@ -1,10 +1,10 @@
-"""A weighted sum of several readouts, with weights and one offset chosen on training data. Contract: `readout.py`."""
+"""A weighted sum of several readouts, with weights and offsets chosen on training data. Contract: `readout.py`."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -14,7 +14,7 @@ from eli.accuracy import balanced_accuracy
 from eli.checks import check_labels, check_rows
 from eli.errors import LatentError, OptionError
 from eli.langevin import compute_dtype
-from eli.offset import best_offset, offset_scores
+from eli.offset import best_offsets, offset_scores
 from eli.prototypes import Prototypes
 from eli.readout import Readout
 from eli.storage import described, remade
@@ -24,11 +24,11 @@ _NEVER = -1e6  # a score, in standard deviations, for classes that a part has no
 
 
 class Blend(Readout):
-    """Several readouts vote: a convex sum of their scores, and one number taken off the new classes'.
+    """Several readouts vote: a convex sum of their scores, and one number for each task taken off its classes'.
 
     Scores of different parts are comparable after each row is brought to mean 0 and standard deviation 1 over the
-    classes. The sum favours new classes as its parts do, and one offset undoes that (an offset for each part would
-    come to the same, since weights only add them up). Weights and offset are chosen on labelled training latents:
+    classes. The sum favours newer classes as its parts do, and offsets undo that (an offset for each part would
+    come to the same, since weights only add them up). Weights and offsets are chosen on labelled training latents:
     exemplars of all classes, each scored as if a `NearestMean` had been made without it; or, where none were kept, data
     of the new classes and `Prototypes.stand_ins` for the old ones. A test sample never takes part in the choice::
 
@@ -39,7 +39,8 @@ class Blend(Readout):
 
     Args:
         parts: The readouts.
-        known: Number of old classes, which are the first ones.
+        known: Number of old classes, which are the first ones; or, where they came in several tasks, how many there
+            were after each of these: `[50, 60, 70]`.
         steps: Weights are multiples of 1 / steps.
         caution: Of all blends whose balanced accuracy is within so many standard errors of the best one, that nearest
             to equal weights is taken: a few hundred exemplars that the model was trained on do not tell much.
@@ -47,7 +48,7 @@ class Blend(Readout):
 
     Attributes:
         weights: (parts,) summing to 1.
-        offset: Taken off the new classes' scores.
+        offsets: (tasks - 1,) taken off the scores of the classes of each task after the first.
 
     Example:
         >>> import torch
@@ -61,35 +62,43 @@ class Blend(Readout):
 
     how_to_fit = "choose(...)"
     weights: Tensor
-    offset: Tensor
+    offsets: Tensor
 
     def __init__(
-        self, parts: Sequence[Readout | Mapping[str, Any]], *, known: int, steps: int = 4, caution: float = 1.0
+        self,
+        parts: Sequence[Readout | Mapping[str, Any]],
+        *,
+        known: int | Sequence[int],
+        steps: int = 4,
+        caution: float = 1.0,
     ) -> None:
         super().__init__()
         if not parts:
             raise OptionError("a Blend needs at least one part")
-        for name, number, least in (("known", known, 1), ("steps", steps, 1)):
-            if not isinstance(number, int) or isinstance(number, bool) or number < least:
-                raise OptionError(f"{name} must be a whole number >= {least}, got {number!r}")
+        ends = list(known) if isinstance(known, Sequence) else [known]
+        whole = all(isinstance(number, int) and not isinstance(number, bool) for number in ends)
+        if not ends or not whole or any(a >= b for a, b in pairwise([0, *ends])):
+            raise OptionError(f"known must be a whole number >= 1, or several that grow, got {known!r}")
+        if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
+            raise OptionError(f"steps must be a whole number >= 1, got {steps!r}")
         if not caution >= 0:
             raise OptionError(f"caution must be a number >= 0, got {caution!r}")
         if math.comb(steps + len(parts) - 1, steps) > _MOST:
             raise OptionError(f"{len(parts)} parts in {steps} steps are over {_MOST} blends: take fewer steps")
         self.parts = nn.ModuleList(remade(part, Readout) for part in parts)
-        self.known = known
+        self.ends = ends
         self.steps = steps
         self.caution = caution
 
     def config(self) -> dict[str, Any]:
         """The options this blend was made with, its parts described."""
         parts = [described(part) for part in self._parts()]
-        return {"parts": parts, "known": self.known, "steps": self.steps, "caution": self.caution}
+        return {"parts": parts, "known": self.ends, "steps": self.steps, "caution": self.caution}
 
     def _build(self, dim: int) -> None:
         super()._build(dim)
         self.register_buffer("weights", torch.zeros(len(self.parts)))
-        self.register_buffer("offset", torch.zeros(()))
+        self.register_buffer("offsets", torch.zeros(len(self.ends)))
 
     @property
     def fitted(self) -> bool:
@@ -97,7 +106,7 @@ class Blend(Readout):
         return super().fitted and all(part.fitted for part in self._parts())
 
     def choose(self, z: Tensor, labels: Tensor, *, logits: Tensor | None = None) -> Self:
-        """Choose weights and offset.
+        """Choose weights and offsets.
 
         Args:
             z: Latents `(N, D)` of labelled training data of old and new classes under the current model.
@@ -109,10 +118,9 @@ class Blend(Readout):
         """
         check_rows(z, "latents")
         check_labels(labels, len(z))
-        if not ((labels < self.known).any() and (labels >= self.known).any()):
-            raise LatentError(
-                f"a choice between old and new needs latents of both: labels below {self.known}, and others"
-            )
+        old = self.ends[-1]
+        if not ((labels < old).any() and (labels >= old).any()):
+            raise LatentError(f"a choice between old and new needs latents of both: labels below {old}, and others")
         for part in self._parts():
             part.require_fitted()
         labels = labels.cpu().long()
@@ -121,7 +129,7 @@ class Blend(Readout):
         scores = [_standard(part.detach().cpu().double()) for part in given]
         if int(labels.max()) >= scores[0].shape[1]:
             raise LatentError(f"there is a label {int(labels.max())}, but the parts score {scores[0].shape[1]} classes")
-        tried = [_Tried.of(weights, scores, labels, known=self.known) for weights in self._grid()]
+        tried = [_Tried.of(weights, scores, labels, ends=self.ends) for weights in self._grid()]
         best = max(blend.accuracy for blend in tried)
         error = math.sqrt(best * (1 - best) / len(z))
         # Sums in different order differ by rounding: that is no better accuracy.
@@ -132,17 +140,15 @@ class Blend(Readout):
         with torch.inference_mode(False):
             self._build(z.shape[1])
             self.weights = torch.tensor(chosen.weights, device=z.device)
-            self.offset = torch.tensor(chosen.offset, device=z.device)
+            self.offsets = torch.tensor(chosen.offsets, device=z.device)
         return self
 
     def forward(self, z: Tensor, *, logits: Tensor | None = None) -> Tensor:
         """The sum, `(..., classes)`; about 0 for a class that no part favours or disfavours."""
         self.require_fitted()
         weights, parts = self.voters()
-        scores = blended(
-            weights, [part(z, logits=logits) for part in parts], offset=float(self.offset), known=self.known
-        )
-        return scores.to(z.dtype)
+        given = [part(z, logits=logits) for part in parts]
+        return blended(weights, given, offsets=self.offsets.tolist(), ends=self.ends).to(z.dtype)
 
     @property
     def prototypes(self) -> Prototypes | None:
@@ -176,29 +182,28 @@ class _Tried(NamedTuple):
     """One blend and what it reaches on the training data it is chosen on."""
 
     weights: tuple[float, ...]
-    offset: float
+    offsets: tuple[float, ...]
     accuracy: float
     unevenness: float
 
     @classmethod
-    def of(cls, weights: tuple[float, ...], scores: Sequence[Tensor], labels: Tensor, *, known: int) -> _Tried:
+    def of(cls, weights: tuple[float, ...], scores: Sequence[Tensor], labels: Tensor, *, ends: Sequence[int]) -> _Tried:
         summed = _sum(weights, scores)
         # A row whose own class a part has no score for cannot be won by any offset: it must not choose one.
         own = labels.unsqueeze(1)
         voting = [score.gather(1, own).squeeze(1) for score, weight in zip(scores, weights, strict=True) if weight]
         fair = (torch.stack(voting) > _NEVER / 2).all(dim=0)
-        among = labels[fair]
-        both = bool((among < known).any() and (among >= known).any())
-        offset = best_offset(summed[fair], among, known=known) if both else 0.0
-        right = offset_scores(summed, offset, known=known).argmax(dim=1) == labels
+        offsets = best_offsets(summed[fair], labels[fair], ends=ends)
+        right = offset_scores(summed, offsets, ends=ends).argmax(dim=1) == labels
         uneven = sum((weight - 1 / len(weights)) ** 2 for weight in weights)
-        return cls(weights, offset, balanced_accuracy(right, labels), round(uneven, 9))
+        return cls(weights, offsets, balanced_accuracy(right, labels), round(uneven, 9))
 
 
-def blended(weights: Sequence[float], scores: Sequence[Tensor], *, offset: float, known: int) -> Tensor:
+def blended(
+    weights: Sequence[float], scores: Sequence[Tensor], *, offsets: Sequence[float], ends: Sequence[int]
+) -> Tensor:
     """A blend's scores from those of its parts: tensor operations only."""
-    summed = _sum(weights, [_standard(part) for part in scores])
-    return summed - offset * (torch.arange(summed.shape[-1], device=summed.device) >= known)
+    return offset_scores(_sum(weights, [_standard(part) for part in scores]), offsets, ends=ends)
 
 
 def _standard(scores: Tensor) -> Tensor:

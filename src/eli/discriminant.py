@@ -50,7 +50,7 @@ class Discriminant(Readout):
     counts: Tensor
     precision: Tensor
 
-    def __init__(self, *, shrinkage: float = 0.3) -> None:
+    def __init__(self, *, shrinkage: float = 0.1) -> None:
         super().__init__()
         if not 0 <= shrinkage <= 1:
             raise OptionError(f"shrinkage must be in [0, 1], got {shrinkage!r}")

@@ -33,13 +33,14 @@ class TracedReadout(nn.Module):
         self.readout: Readout | None = None
         # Numbers, not tensors: a graph holds what was chosen, and nothing of it is chosen again.
         self.weights: list[float] = []
-        self.offset, self.known = 0.0, 0
+        self.offsets: list[float] = []
+        self.ends: list[int] = []
         inner: list[Readout] = []
         if type(readout) is Aligned:
             self.aligner, inner = TracedAligner(readout.aligner), [readout.readout]
         elif type(readout) is Blend:
             self.weights, inner = readout.voters()
-            self.offset, self.known = float(readout.offset), readout.known
+            self.offsets, self.ends = readout.offsets.tolist(), readout.ends
         else:
             self.readout = readout
         self.inner = nn.ModuleList(TracedReadout(part) for part in inner)
@@ -51,7 +52,7 @@ class TracedReadout(nn.Module):
             scores = self.inner[0](self.aligner.align(z), logits=logits)
         elif self.readout is None:
             given = [part(z, logits=logits) for part in self.inner]
-            scores = blended(self.weights, given, offset=self.offset, known=self.known)
+            scores = blended(self.weights, given, offsets=self.offsets, ends=self.ends)
         # A subclass with a rule of its own must not be taken for the one that is known here.
         elif isinstance(self.readout, Prototypes) and type(self.readout) in (Prototypes, NearestMean):
             scores = self.readout.cosines(z)

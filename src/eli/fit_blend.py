@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -12,13 +13,14 @@ from torch import Tensor, nn
 
 from eli.aligner import Aligner
 from eli.blend import Blend
+from eli.discriminant import Discriminant
 from eli.energy_aligner import EnergyAligner
 from eli.errors import AttachError, LatentError, OptionError
 from eli.extraction import Latents, evaluating, extract_labelled
 from eli.gates import Head, logits_of
 from eli.heads import find_module
 from eli.local_shift import LocalShift
-from eli.prototypes import NearestMean, Prototypes
+from eli.prototypes import Prototypes
 from eli.readout import Aligned, HeadScores, Readout
 
 
@@ -36,7 +38,7 @@ def fit_blend(
     new: Iterable[Any],
     exemplars: Iterable[Any] | None = None,
     *,
-    known: int,
+    known: int | Sequence[int],
     prototypes: Prototypes | None = None,
     aligner: Aligner | None = None,
     argument: int | str = 0,
@@ -47,7 +49,7 @@ def fit_blend(
     """Make a blend for a classifier that learned new classes, to be attached in place of its head.
 
     Needs something of the old classes: a few images (`exemplars`), or only their class means from when they were
-    learned (`prototypes`), or both. No test data, and nothing that is not there when the model is shipped::
+    learned (`prototypes`). No test data, and nothing that is not there when the model is shipped::
 
         blend = eli.fit_blend(old_model, new_model, "fc", new_task_loader, exemplar_loader, known=50)
         eli.attach(new_model, "fc", blend)
@@ -59,7 +61,8 @@ def fit_blend(
         head: Name of the head in both, as in `model.named_modules()`. It is called with latents alone.
         new: Batches of training data of the new classes: inputs first, classes second.
         exemplars: Batches of some training data of all classes, old and new.
-        known: Number of old classes, which are the head's first outputs.
+        known: Number of old classes, which are the head's first outputs; or, where they came in several tasks, how many
+            there were after each of these: `[50, 60, 70]`.
         prototypes: Class means of the old classes in the previous model's space. They are not changed: the blend has a
             copy that was moved forward and holds the new classes as well (`blend.prototypes`: keep them for the next
             time).
@@ -86,6 +89,8 @@ def fit_blend(
         >>> scores.shape
         torch.Size([3, 4])
     """
+    if exemplars is not None and prototypes is not None:
+        raise OptionError("give exemplars or prototypes: where there are exemplars, prototypes add nothing")
     if exemplars is None and prototypes is None:
         raise OptionError(
             "a blend needs something of the old classes: some images of all classes (exemplars=...), or their class "
@@ -96,8 +101,9 @@ def fit_blend(
     read = partial(extract_labelled, inputs=inputs, labels=labels, device=device)
     # One pass: a loader that augments or shuffles gives other images each time.
     (z_prev, z_cur), classes = read([before, after], new)
-    if bool((classes < known).any()):
-        raise LatentError(f"there is class {int(classes.min())} among the new data, but known={known} old classes")
+    old = known[-1] if isinstance(known, Sequence) else known
+    if bool((classes < old).any()):
+        raise LatentError(f"there is class {int(classes.min())} among the new data, but {old} old classes")
     kept, moved, fitted = None, None, None
     if exemplars is not None:
         (z,), kept_classes = read([after], exemplars)
@@ -118,14 +124,14 @@ def choose_blend(
     exemplars: Labelled | None,
     *,
     prototypes: Prototypes | None,
-    known: int,
+    known: int | Sequence[int],
     seed: int = 0,
 ) -> Blend:
     """The same from latents.
 
-    With exemplars: the head, the nearest mean of exemplars before and after alignment and, where there are any, forward
-    prototypes, chosen on the exemplars. Without: the head and the prototypes, chosen on data of the new classes and
-    stand-ins for the old ones.
+    With exemplars: the head and a discriminant of the exemplars before and after alignment, chosen on the exemplars.
+    Without: the head and forward prototypes, chosen on data of the new classes and stand-ins for the old ones. Why
+    these, and what else was tried: docs/label-free.md.
 
     Args:
         aligner: From the current space to the previous one, fitted; used with exemplars only.
@@ -133,28 +139,28 @@ def choose_blend(
         new: Of the new classes.
         exemplars: Of all classes, if there are any.
         prototypes: Of all classes in the current space, if there are any.
-        known: Number of old classes.
+        known: As in `Blend`.
         seed: Of the stand-ins.
     """
     parts: list[Readout] = [HeadScores()]
-    if prototypes is not None:
-        parts.append(prototypes)
     if exemplars is not None:
         chosen_on = exemplars
-        parts.append(NearestMean().add(*exemplars))
+        parts.append(Discriminant().fit(*exemplars))
         if aligner is not None:
             # The same noise, where there is any, as `Aligned` has when it leaves one out.
             generator = torch.Generator(exemplars.z.device).manual_seed(0)
             moved = aligner.align(exemplars.z, generator=generator)
-            parts.append(Aligned(aligner, NearestMean().add(moved, exemplars.labels)))
+            parts.append(Aligned(aligner, Discriminant().fit(moved, exemplars.labels)))
     elif prototypes is not None:
+        parts.append(prototypes)
         made, classes = prototypes.stand_ins(*new, seed=seed)
         chosen_on = Labelled(torch.cat([made, new.z]), torch.cat([classes, new.labels]))
     else:
         raise OptionError("a blend is chosen on exemplars, or on stand-ins that prototypes make")
     with torch.no_grad():
         logits = logits_of(head(chosen_on.z))
-    return Blend(parts, known=known).choose(*chosen_on, logits=logits)
+    # The model was trained on exemplars: they would always choose its head (docs/label-free.md).
+    return Blend(parts, known=known, caution=math.inf).choose(*chosen_on, logits=logits)
 
 
 def _reader(model: nn.Module, head: str, argument: int | str) -> Head:

@@ -1,9 +1,14 @@
-"""One number taken off the new classes' scores, chosen on labelled training data. Imported by `blend.py`, the bench."""
+"""Numbers taken off the scores of new classes, chosen on labelled training data. Imported by `blend.py`, the bench."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
+
 import torch
 from torch import Tensor
+
+_MOST_ROUNDS = 10  # of `best_offsets`; two or three are usual
 
 
 def best_offset(logits: Tensor, labels: Tensor, *, known: int) -> float:
@@ -52,8 +57,45 @@ def _offsets(turn: Tensor) -> Tensor:
     return torch.where(holds_zero, torch.zeros_like(middle), middle)
 
 
-def offset_scores(logits: Tensor, offset: float, *, known: int) -> Tensor:
-    """Logits with the offset taken off the new classes'."""
-    shifted = logits.to(torch.float64, copy=True)
-    shifted[:, known:] -= offset
-    return shifted
+def best_offsets(scores: Tensor, labels: Tensor, *, ends: Sequence[int]) -> tuple[float, ...]:
+    """One offset for each task after the first, in turns: each the best one while the others stay as they are.
+
+    A model is biased to its last task most, so that one comes first; but also to the one before more than to the first.
+    With two tasks this is `best_offset`.
+
+    Args:
+        scores: Of exemplars, (K, classes).
+        labels: Their labels, (K,).
+        ends: How many classes there were after each task but the last.
+
+    Returns:
+        As many offsets as `ends`. A task without any exemplar, or with all of them, has none to choose by: 0.
+    """
+    scores = scores.double()
+    tasks = list(enumerate(pairwise([*ends, scores.shape[1]])))
+    found = [0.0] * len(ends)
+    for _ in range(_MOST_ROUNDS):
+        changed = False
+        for task, (start, stop) in reversed(tasks):
+            inside = (torch.arange(scores.shape[1]) >= start) & (torch.arange(scores.shape[1]) < stop)
+            if not inside[labels].any() or inside[labels].all():
+                continue
+            # The task's own classes last: that is where `best_offset` looks for what is new.
+            order = torch.cat([torch.nonzero(~inside), torch.nonzero(inside)]).flatten()
+            places = torch.empty_like(order).scatter_(0, order, torch.arange(len(order)))
+            shifted = offset_scores(scores, found, ends=ends)
+            more = best_offset(shifted[:, order], places[labels], known=int((~inside).sum()))
+            found[task] += more
+            changed = changed or more != 0
+        if not changed:
+            break
+    return tuple(found)
+
+
+def offset_scores(scores: Tensor, offsets: Sequence[float], *, ends: Sequence[int]) -> Tensor:
+    """Scores `(..., classes)`, from those of the classes of each task after the first its offset is taken off."""
+    places = torch.arange(scores.shape[-1], device=scores.device)
+    steps = torch.zeros(scores.shape[-1], dtype=scores.dtype, device=scores.device)
+    for end, offset in zip(ends, offsets, strict=True):
+        steps = torch.where(places >= end, offset, steps)
+    return scores - steps

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 import torch
 
-from eli import Aligned, Blend, HeadScores, NearestMean, Prototypes
+from eli import Aligned, Blend, Discriminant, HeadScores, Prototypes
 from eli.lab.evaluation.blending import blend_of
 from eli.lab.evaluation.material import Material
 from eli.lab.evaluation.spaces import LatentSpace, read_head
+
+ENDS = [4, 6]  # classes after each task before the last one
 
 
 def material_of(run, task, **changes):
@@ -37,27 +40,24 @@ def without_memory():
 @pytest.mark.parametrize("exemplars", [True, False])
 def test_no_test_sample_takes_part_in_the_choice(run, exemplars, without_memory):
     changes = {} if exemplars else without_memory
-    honest = blend_of(material_of(run, 2, **changes), forward_of(run, 2))
+    honest = blend_of(material_of(run, 2, **changes), forward_of(run, 2), ENDS)
     poisoned = torch.full_like(run.latents[2].test, torch.nan)
-    assert same(honest, blend_of(material_of(run, 2, test=poisoned, **changes), forward_of(run, 2)))
+    assert same(honest, blend_of(material_of(run, 2, test=poisoned, **changes), forward_of(run, 2), ENDS))
     # The comparison would notice: training data does take part.
     other = material_of(run, 2, **changes, new=run.latents[2].new.flip(0))
     other = replace(other, memory_labels=other.memory_labels.flip(0))
-    assert not same(honest, blend_of(other, forward_of(run, 2)))
+    assert not same(honest, blend_of(other, forward_of(run, 2), ENDS))
 
 
 @pytest.mark.parametrize("task", [1, 2])
-def test_with_exemplars_it_is_the_four_parts_chosen_on_them(run, task):
+def test_with_exemplars_it_is_the_head_and_two_discriminants_chosen_on_them(run, task):
     latents, head = run.latents[task], run.heads[task]
     aligner = run.evaluations[task].aligners["eli"]
     z, labels = latents.memory, latents.memory_labels
-    parts = [
-        HeadScores(),
-        Prototypes().add(forward_of(run, task), torch.arange(latents.seen)),
-        NearestMean().add(z, labels),
-        Aligned(aligner, NearestMean().add(aligner.align(z), labels)),
-    ]
-    expected = Blend(parts, known=latents.known).choose(z, labels, logits=read_head(head, z, classes=latents.seen))
+    fisher, aligned = Discriminant().fit(z, labels), Discriminant().fit(aligner.align(z), labels)
+    parts = [HeadScores(), fisher, Aligned(aligner, aligned)]
+    blend = Blend(parts, known=ENDS[:task], caution=math.inf)
+    expected = blend.choose(z, labels, logits=read_head(head, z, classes=latents.seen))
     found = run.evaluations[task].blend
     assert same(found, expected)
     scores = found(latents.test, logits=read_head(head, latents.test, classes=latents.seen))
@@ -69,10 +69,10 @@ def test_with_exemplars_it_is_the_four_parts_chosen_on_them(run, task):
 
 def test_without_exemplars_stand_ins_are_chosen_on(run, without_memory):
     material = material_of(run, 2, **without_memory)
-    blend = blend_of(material, forward_of(run, 2))
+    blend = blend_of(material, forward_of(run, 2), ENDS)
     assert [type(part) for part in blend.parts] == [HeadScores, Prototypes]
     # The heads of this run favour the last classes: that is seen without one old sample.
-    assert blend.offset > 0 or blend.weights[0] == 0
+    assert blend.offsets[-1] > 0
 
 
 def test_at_the_first_task_and_in_the_space_of_logits_there_is_none(run, logit_run):

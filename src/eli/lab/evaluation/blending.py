@@ -6,7 +6,7 @@ test row.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -19,12 +19,13 @@ from eli.lab.seeds import derive_seed
 from eli.prototypes import Prototypes
 
 
-def blend_of(material: Material, forward: Tensor) -> Blend:
+def blend_of(material: Material, forward: Tensor, ends: Sequence[int]) -> Blend:
     """The blend of a task, as `eli.fit_blend` chooses it.
 
     Args:
         material: Of the task; its rows are latents.
         forward: Prototypes (seen, D) that were moved forward into the current space.
+        ends: How many classes there were after each task before.
     """
     exemplars = Labelled(material.memory, material.memory_labels) if material.has_all_exemplars else None
     return choose_blend(
@@ -33,7 +34,7 @@ def blend_of(material: Material, forward: Tensor) -> Blend:
         Labelled(material.new, material.new_labels),
         exemplars,
         prototypes=Prototypes().add(forward, torch.arange(material.seen)),
-        known=material.known,
+        known=ends,
         seed=derive_seed(material.seed, "stand-ins"),
     )
 

@@ -78,7 +78,7 @@ def label_free_readings(material: Material, *, quantile: float) -> Iterator[Read
     if material.has_exemplars_of_both:
         logits = material.space.logits(material.memory)
         offset = best_offset(logits, material.memory_labels, known=material.known)
-        shifted = offset_scores(material.space.logits(material.test), offset, known=material.known)
+        shifted = offset_scores(material.space.logits(material.test).double(), [offset], ends=[material.known])
         yield Reading("bias-offset", "fc", True, shifted)
 
 

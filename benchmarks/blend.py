@@ -1,0 +1,82 @@
+"""What an attached blend adds to a classifier's inference, as a share of the model's own time.
+
+    python benchmarks/blend.py [--rounds N]
+
+ResNets with 100 classes and images of random numbers (time does not depend on what is in them), one thread; a blend of
+four parts that all have weight, ELI's alignment among them. Both take turns, medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import torch
+from timing import medians
+from torch import Tensor, nn
+
+import eli
+from eli.lab.models.cifar_resnet import CifarResNet
+from eli.lab.models.resnet18 import ResNet18
+
+CLASSES = 100
+
+
+class Classifier(nn.Module):
+    """A backbone and a linear head."""
+
+    def __init__(self, body: nn.Module, dim: int) -> None:
+        super().__init__()
+        self.body, self.fc = body, nn.Linear(dim, CLASSES)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits."""
+        return self.fc(self.body(images))
+
+
+def blend_for(model: Classifier) -> eli.Blend:
+    """Four parts of equal weight, made of random latents."""
+    z, labels = torch.randn(20 * CLASSES, model.fc.in_features), torch.arange(20 * CLASSES) % CLASSES
+    aligner = eli.EnergyAligner(iterations=100).fit_latents(z + 1, z)
+    parts = [
+        eli.HeadScores(),
+        eli.Prototypes().add(z, labels),
+        eli.NearestMean().add(z, labels),
+        eli.Aligned(aligner, eli.NearestMean().add(aligner.align(z), labels)),
+    ]
+    with torch.no_grad():
+        return eli.Blend(parts, known=50, caution=float("inf")).choose(z, labels, logits=model.fc(z))
+
+
+def main() -> None:
+    """Print one row for each model and batch size."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=20)
+    rounds = parser.parse_args().rounds
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    print("| model | images at once | model (ms) | with the blend (ms) | added |")
+    print("|---|---:|---:|---:|---:|")
+    models = {
+        "ResNet-20, 32 x 32": (Classifier(CifarResNet(20), 64), 32, (1, 16, 128)),
+        "ResNet-32, 32 x 32": (Classifier(CifarResNet(32), 64), 32, (1, 16, 128)),
+        "ResNet-18, 224 x 224": (Classifier(ResNet18(), 512), 224, (1, 16)),
+    }
+    for name, (model, side, batches) in models.items():
+        model.eval()
+        plain = model
+        blended = Classifier(model.body, model.fc.in_features).eval()
+        blended.fc.load_state_dict(model.fc.state_dict())
+        eli.attach(blended, "fc", blend_for(model))
+        for batch in batches:
+            images = torch.randn(batch, 3, side, side)
+            with torch.inference_mode():
+                seconds = medians(
+                    {"plain": lambda: plain(images), "blend": lambda: blended(images)},  # noqa: B023  (called at once)
+                    rounds=rounds,
+                )
+            alone, together = seconds["plain"], seconds["blend"]
+            print(f"| {name} | {batch} | {1e3 * alone:.1f} | {1e3 * together:.1f} | {together / alone - 1:.1%} |")
+
+
+if __name__ == "__main__":
+    main()
