@@ -107,6 +107,22 @@ def test_another_experiment_takes_the_base_run_and_the_first_task(out):
     assert "unknown" not in plan
 
 
+def test_label_free_readings_stand_beside_the_oracles(out):
+    words = ("learner=icarl", "protocol=half-5", "preset=smoke", *TRAINED)
+    shown = run("label-free", *words, f"out={out}")
+    assert "training icarl" not in shown
+    (file,) = out.glob("label-free-smoke-*.csv")
+    lines = {line["reading"]: line for line in csv.DictReader(file.open())}
+    told = {name for name in lines if "†" in name}
+    assert told == {"eli/oracle †", "oracle-mask †"}
+    assert {"base", "eli/all", "eli/dose", "bias-offset", "forward/local-shift", "blend"} < set(lines)
+    assert {"base, nearest mean", "eli/all, nearest mean"} < set(lines)
+    (blend,) = (
+        row for row in RunFolder(out / "runs" / "mine").gather().rows if (row.reading, row.task) == ("blend", 6)
+    )
+    assert float(lines["blend"]["last"]) == pytest.approx(100 * blend.accuracy)
+
+
 def test_compute_measures_once(tmp_path, monkeypatch):
     # In place of two fresh processes.
     monkeypatch.setattr("eli.lab.reproduce.compute._memory", lambda what, dim: 1.25 if what == "align" else None)

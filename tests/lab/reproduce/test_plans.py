@@ -40,6 +40,8 @@ def count(experiment):
         ("mixup preset=smoke", 1, 4),
         ("logits preset=smoke", 3, 3),
         ("implicit preset=smoke", 2, 0),
+        ("label-free seeds=2", 12, 0),
+        ("label-free preset=smoke learner=icarl memory=none", 2, 0),
         ("imagenet1k seeds=1", 9, 0),
         ("imagenet1k preset=smoke learner=lucir", 1, 0),
     ],

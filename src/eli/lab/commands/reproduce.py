@@ -18,10 +18,11 @@ EXAMPLES = """examples:
   eli reproduce table1 data=cifar100 learner=icarl seeds=3 out=DIR
   eli reproduce langevin iterations architecture mixup protocol=half-5    reuse the runs of table1
   eli reproduce toy compute dimensions --results docs/results.md
+  eli reproduce label-free learner=icarl protocol=half-5             what can be had without knowing what is old
   eli reproduce table2 protocol=5+5,8+2 learner=finetune,ilod,iod --plan    detectors, on scenes of digits
 
 names: toy, table1, imagenet1k, table2, langevin, iterations, architecture, logits, mixup, implicit, compute,
-dimensions; keys: preset (smoke, small, paper), seeds, data, protocol, learner, out, and those of 'eli run' with a dot.
+dimensions, label-free; keys: preset (smoke, small, paper), seeds, data, protocol, learner, out, and those of 'eli run' with a dot.
 'all' is everything but table2, which needs the extra 'detection' and goes alone: its learners, data and settings are
 those of 'eli detect run', its protocols sizes such as 15+5.
 Runs are kept below out (default: out/reproduce) in runs/ and are shared by all experiments: what is finished is

@@ -9,6 +9,7 @@ from eli.lab.reproduce.ablations import ablation
 from eli.lab.reproduce.compute import compute
 from eli.lab.reproduce.detection_plan import table2
 from eli.lab.reproduce.jobs import Experiment
+from eli.lab.reproduce.label_free import label_free
 from eli.lab.reproduce.request import Request
 from eli.lab.reproduce.tables import imagenet1k, implicit, logits, table1
 from eli.lab.reproduce.toys import dimensions, toy
@@ -27,8 +28,9 @@ EXPERIMENTS: Mapping[str, Callable[[Request], Experiment]] = {
     "implicit": implicit,
     "compute": compute,
     "dimensions": dimensions,
+    "label-free": label_free,
 }
-"""What makes the plan of each experiment, in the order of the paper."""
+"""What makes the plan of each experiment, in the order of the paper; the last one is ours."""
 
 
 def planned(names: Sequence[str], request: Request) -> list[Experiment]:

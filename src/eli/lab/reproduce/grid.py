@@ -103,7 +103,13 @@ def grid_experiment(
 
     runs = list(dict.fromkeys(reading.run for reading in planned))
     return Experiment(
-        name, title, jobs_of(planned, store), sheet, request, shared_first_tasks(name, runs), _missing(runs, request)
+        name,
+        title,
+        jobs_of(planned, store),
+        sheet,
+        request,
+        shared_first_tasks(name, runs),
+        missing_data(runs, request),
     )
 
 
@@ -121,7 +127,8 @@ def shared_first_tasks(name: str, runs: Sequence[BaseRun]) -> tuple[str, ...]:
     )
 
 
-def _missing(runs: Sequence[BaseRun], request: Request) -> tuple[str, ...]:
+def missing_data(runs: Sequence[BaseRun], request: Request) -> tuple[str, ...]:
+    """What to say of data sets that some runs need and that are not there."""
     entries = {entry.name: entry for entry in catalogue(request.value("data.data_dir"))}
     wanted = (entries[name] for name in dict.fromkeys(run.config.data.name for run in runs))
     return tuple(

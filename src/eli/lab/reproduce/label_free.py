@@ -1,0 +1,173 @@
+"""Readings that need no test label beside those that do, on the same models: ours, not the paper's.
+
+Imported by `catalogue.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from eli.lab.evaluation.catalogue import READINGS
+from eli.lab.evaluation.metrics import Summary, recovered_fraction, summarise
+from eli.lab.evaluation.statistics import paired_difference, spread
+from eli.lab.evaluation.table import HEADLESS, marked
+from eli.lab.report.spread import CONFIDENCE, ONE_SEED, gain_text, interval_text, mean_text
+from eli.lab.reproduce.base_runs import Evaluation
+from eli.lab.reproduce.grid import MARK, command, jobs_of, missing_data, readings_over_seeds, shared_first_tasks
+from eli.lab.reproduce.jobs import Experiment
+from eli.lab.reproduce.request import LEARNERS, Request
+from eli.lab.reproduce.scale import differences, scale_note
+from eli.lab.reproduce.sheet import Grid, Sheet, Value, without_constant_labels
+from eli.lab.reproduce.store import Store
+
+DEFAULT = "blend"
+"""The label-free default, which every other reading is compared with."""
+_PROTOCOLS = ("half-5", "equal-5")
+_TOLD = ("eli/oracle", "oracle-mask")
+_HEADINGS = ("learner", "data", "protocol", "reading")
+_NONE = "–"
+
+Values = Mapping[str, tuple[float | None, ...]]
+"""Of one reading: values over seeds by metric; accuracies in percent."""
+
+
+def label_free(request: Request) -> Experiment:
+    """All label-free readings of three learners, with the oracles that they are measured by."""
+    lines = [
+        ((learner, data, protocol), readings_over_seeds(request, learner, data, protocol))
+        for learner in request.learners or LEARNERS
+        for data in request.data_sets("cifar100")
+        for protocol in request.splits(data, _PROTOCOLS)
+    ]
+    store = Store(request.out)
+    planned = list(dict.fromkeys(reading for _, readings in lines for reading in readings))
+    runs = list(dict.fromkeys(reading.run for reading in planned))
+
+    def made() -> Sheet:
+        found = differences([(reading, "cifar100") for reading in planned], seeds=request.seeds)
+        blocks = [(labels, measured(readings, store)) for labels, readings in lines]
+        notes = (scale_note(request.preset, found), MARK)
+        return sheet(blocks, notes=notes, seeds=request.seeds, made_by=command("label-free", request))
+
+    return Experiment(
+        "label-free",
+        "Readings without test labels",
+        jobs_of(planned, store),
+        made,
+        request,
+        shared_first_tasks("label-free", runs),
+        missing_data(runs, request),
+    )
+
+
+def measured(readings: Sequence[Evaluation], store: Store) -> dict[str, Values]:
+    """The readings to be shown, by name, in the catalogue's order; those that some seed lacks are left out."""
+    runs = [
+        {(summary.reading, summary.classifier): summary for summary in summarise(store.results(reading).rows)}
+        for reading in readings
+    ]
+    wanted = [(marked(name), (name, classifier)) for name in READINGS for classifier in ("fc", *HEADLESS)]
+    wanted += [(f"{name}, nearest mean", (name, "nearest-mean")) for name in ("base", "eli/all")]
+    return {
+        shown: _values([run[place] for run in runs])
+        for shown, place in wanted
+        if all(place in run for run in runs) and (READINGS[place[0]].label_free or place[0] in _TOLD)
+    }
+
+
+def _values(summaries: Sequence[Summary]) -> Values:
+    names = ("average", "average_incremental", "last", "old", "new")
+    found = {name: tuple(getattr(summary, name) for summary in summaries) for name in names}
+    return {name: tuple(None if value is None else 100 * value for value in values) for name, values in found.items()}
+
+
+def sheet(
+    blocks: Sequence[tuple[tuple[str, ...], Mapping[str, Values]]], *, notes: Sequence[str], seeds: int, made_by: str
+) -> Sheet:
+    """The table: one block of rows for each learner and protocol.
+
+    Args:
+        blocks: Labels, and the readings by name.
+        notes: What must be known.
+        seeds: How many.
+        made_by: What makes it again.
+    """
+    interval = f"{CONFIDENCE:.0%} interval"
+    columns = (
+        *(*_HEADINGS, "average", "without the first task", "last", "old", "new"),
+        *("gain over base", interval, f"{DEFAULT} above it", f"its {interval}", "recovered"),
+    )
+    rows = tuple((*labels, name, *_cells(values, of)) for labels, of in blocks for name, values in of.items())
+    page, said = without_constant_labels(Grid(columns, rows, len(_HEADINGS)))
+    records = [
+        {**dict(zip(_HEADINGS, (*labels, name), strict=True)), **_record(values)}
+        for labels, of in blocks
+        for name, values in of.items()
+    ]
+    terms = "accuracy in %"
+    terms += f"; {ONE_SEED}" if seeds == 1 else f"; mean ± sample standard deviation over {seeds} seeds"
+    terms += (
+        "; gains and differences in points, of the mean over tasks without the first, paired by seed; recovered: that "
+        "gain as a share of the one of oracle-mask, in %"
+    )
+    return Sheet(
+        name="label-free",
+        title=", ".join(["Readings without test labels", *said]),
+        notes=(*notes, terms),
+        page=page,
+        terminal=_pieces(page),
+        records=tuple(records),
+        command=made_by,
+    )
+
+
+def _cells(values: Values, of: Mapping[str, Values]) -> tuple[str, ...]:
+    shown = ("average", "average_incremental", "last", "old", "new")
+    base, default, mask = of["base"], of.get(DEFAULT), of[marked("oracle-mask")]
+    three = (side["average_incremental"] for side in (values, base, mask))
+    shares = [recovered_fraction(*numbers) for numbers in zip(*three, strict=True)]
+    return (
+        *(_mean(values[name]) for name in shown),
+        *_difference(values, base),
+        *((_NONE, _NONE) if default is None else _difference(default, values)),
+        _mean([None if share is None else 100 * share for share in shares]),
+    )
+
+
+def _mean(values: Sequence[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    return mean_text(known) if known and len(known) == len(values) else _NONE
+
+
+def _difference(ones: Values, others: Values) -> tuple[str, str]:
+    """A paired difference with its interval; dashes between equals."""
+    if ones is others:
+        return _NONE, _NONE
+    pair = [[value for value in side["average_incremental"] if value is not None] for side in (ones, others)]
+    if not pair[0] or len(pair[0]) != len(pair[1]):
+        return _NONE, _NONE
+    found = paired_difference(*pair, confidence=CONFIDENCE)
+    return gain_text(found.mean), _NONE if found.interval is None else interval_text(found)
+
+
+def _record(values: Values) -> dict[str, Value]:
+    record: dict[str, Value] = {"seeds": len(values["average"])}
+    for name, numbers in values.items():
+        known = [number for number in numbers if number is not None]
+        record[name] = spread(known).mean if known else None
+        record[f"{name}_std"] = spread(known).std if known else None
+    return record
+
+
+def _pieces(page: Grid) -> tuple[Grid, ...]:
+    """The columns in two tables that a terminal has room for."""
+    labels = page.labels
+    accuracies, rest = page.columns[labels : labels + 5], page.columns[labels + 5 :]
+    headings = [heading.replace(" the ", "\nthe ").replace(" over ", "\nover ").replace(" above ", "\nabove ")
+                for heading in (*accuracies, *rest)]  # fmt: skip
+    cut = labels + 5
+
+    def piece(start: int, stop: int | None, names: Sequence[str]) -> Grid:
+        return Grid((*page.columns[:labels], *names), tuple((*r[:labels], *r[start:stop]) for r in page.rows), labels)
+
+    return piece(labels, cut, headings[:5]), piece(cut, None, headings[5:])
