@@ -2,8 +2,8 @@
 
     python benchmarks/blend.py [--rounds N]
 
-ResNets with 100 classes and images of random numbers (time does not depend on what is in them), one thread; a blend of
-four parts that all have weight, ELI's alignment among them. Both take turns, medians.
+ResNets with 100 classes and images of random numbers (time does not depend on what is in them), one thread; the blend
+that `fit_blend` makes of exemplars: the head, and discriminants before and after alignment. Both take turns, medians.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from timing import medians
 from torch import Tensor, nn
 
 import eli
+from eli.fit_blend import Labelled, choose_blend
 from eli.lab.models.cifar_resnet import CifarResNet
 from eli.lab.models.resnet18 import ResNet18
 
@@ -34,17 +35,11 @@ class Classifier(nn.Module):
 
 
 def blend_for(model: Classifier) -> eli.Blend:
-    """Four parts of equal weight, made of random latents."""
+    """The default's three parts, made of random latents."""
     z, labels = torch.randn(20 * CLASSES, model.fc.in_features), torch.arange(20 * CLASSES) % CLASSES
     aligner = eli.EnergyAligner(iterations=100).fit_latents(z + 1, z)
-    parts = [
-        eli.HeadScores(),
-        eli.Prototypes().add(z, labels),
-        eli.NearestMean().add(z, labels),
-        eli.Aligned(aligner, eli.NearestMean().add(aligner.align(z), labels)),
-    ]
-    with torch.no_grad():
-        return eli.Blend(parts, known=50, caution=float("inf")).choose(z, labels, logits=model.fc(z))
+    samples = Labelled(z, labels)
+    return choose_blend(aligner, model.fc, samples, samples, prototypes=None, known=[50, 75])
 
 
 def main() -> None:

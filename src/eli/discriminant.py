@@ -20,9 +20,10 @@ from eli.readout import Readout
 class Discriminant(Readout):
     """Fisher's linear discriminant on the directions of latents: class means, and one covariance within classes.
 
-    The score of class c is minus half of the squared Mahalanobis distance to its mean. The covariance is that of the
-    exemplars about the means of their own classes, all classes together, shrunk towards a multiple of the identity.
-    `NearestMean` is the same with the identity alone.
+    The score of class c is minus half of the squared Mahalanobis distance to its mean, up to a number that is the same
+    for all classes: which makes it a linear function of the direction. The covariance is that of the exemplars about
+    the means of their own classes, all classes together, shrunk towards a multiple of the identity. `NearestMean` is
+    the same with the identity alone.
 
     Args:
         shrinkage: Share of the identity, 0 to 1.
@@ -31,6 +32,7 @@ class Discriminant(Readout):
         means: (classes, D) of latents that were scaled to length 1.
         counts: (classes,) how many latents each was made from; 0 for a label that was not among them.
         precision: (D, D) inverse of the covariance.
+        weights: (classes, D) and `biases` (classes,): the linear function.
 
     Example:
         >>> import torch
@@ -49,6 +51,8 @@ class Discriminant(Readout):
     means: Tensor
     counts: Tensor
     precision: Tensor
+    weights: Tensor
+    biases: Tensor
 
     def __init__(self, *, shrinkage: float = 0.1) -> None:
         super().__init__()
@@ -65,6 +69,8 @@ class Discriminant(Readout):
         self.register_buffer("means", torch.zeros(self.rows, dim))
         self.register_buffer("counts", torch.zeros(self.rows, dtype=torch.int64))
         self.register_buffer("precision", torch.eye(dim))
+        self.register_buffer("weights", torch.zeros(self.rows, dim))
+        self.register_buffer("biases", torch.zeros(self.rows))
 
     def fit(self, z: Tensor, labels: Tensor) -> Self:
         """Learn from exemplars of all classes under the current model; made anew after each task.
@@ -74,7 +80,7 @@ class Discriminant(Readout):
             labels: Their classes `(N,)`: places among the head's outputs.
 
         Raises:
-            LatentError: If latents and labels do not fit each other, or no two latents of a class differ.
+            LatentError: If latents and labels do not fit each other, or do not fix a covariance that is not shrunk.
         """
         check_rows(z, "latents")
         check_labels(labels, len(z))
@@ -85,11 +91,10 @@ class Discriminant(Readout):
         means = sums / counts.clamp(min=1).unsqueeze(1)
         within = rows - means[classes]
         covariance = within.t() @ within / len(rows)
-        scale = covariance.diagonal().mean()
-        if not scale > 0:
-            raise LatentError("no two latents of a class differ in direction: there is no spread to learn from")
-        shrunk = (1 - self.shrinkage) * covariance + self.shrinkage * scale * torch.eye(z.shape[1], dtype=torch.float64)
-        factor, failed = torch.linalg.cholesky_ex(shrunk)
+        scale, identity = covariance.diagonal().mean(), torch.eye(z.shape[1], dtype=torch.float64)
+        shrunk = (1 - self.shrinkage) * covariance + self.shrinkage * scale * identity
+        # One latent of each class says nothing of how classes spread: what is left is the nearest mean.
+        factor, failed = torch.linalg.cholesky_ex(shrunk if scale > 0 else identity)
         if int(failed):
             raise LatentError(
                 f"{len(z)} latents of dimension {z.shape[1]} do not fix a covariance: take a larger shrinkage"
@@ -98,13 +103,17 @@ class Discriminant(Readout):
         self.rows = len(counts)
         with torch.inference_mode(False):
             self._build(z.shape[1])
-            # Contiguous, as it is read from a file: products round alike then.
-            self.means, self.precision = (t.to(z.device, compute_dtype(z)).contiguous() for t in (means, precision))
+            # (z - m)' P (z - m) = z'Pz - 2 z'Pm + m'Pm, and z'Pz is the same for all classes.
+            weights = means @ precision
+            made = {"means": means, "precision": precision, "weights": weights, "biases": (weights * means).sum(1) / 2}
+            for name, tensor in made.items():
+                # Contiguous, as it is read from a file: products round alike then.
+                setattr(self, name, tensor.to(z.device, compute_dtype(z)).contiguous())
             self.counts = counts.to(z.device)
         return self
 
     def forward(self, z: Tensor, *, logits: Tensor | None = None) -> Tensor:
-        """Minus half of the squared distances to all means, `(..., classes)`; minus infinity where there is none."""
+        """Scores `(..., classes)`; minus infinity for labels that were not among the exemplars'."""
         dim = self.require_fitted()
         check_finite(z, "latents")
         if z.shape[-1:] != (dim,):
@@ -116,11 +125,8 @@ class Discriminant(Readout):
         dtype = compute_dtype(z)
         with torch.autocast(z.device.type, enabled=False):
             rows = F.normalize(z.to(dtype), dim=-1)
-            means, precision = (t.to(z.device, dtype) for t in (self.means, self.precision))
-            away = means @ precision
-            # (z - m)' P (z - m) = z'Pz - 2 z'Pm + m'Pm
-            own = ((rows @ precision) * rows).sum(dim=-1, keepdim=True)
-            scores = rows @ away.t() - (away * means).sum(dim=-1) / 2 - own / 2
+            weights, biases = (t.to(z.device, dtype) for t in (self.weights, self.biases))
+            scores = rows @ weights.t() - biases
             return scores.masked_fill(self.counts.to(z.device) == 0, -torch.inf).to(z.dtype)
 
     def left_out(self, z: Tensor, labels: Tensor, *, logits: Tensor | None = None) -> Tensor:
@@ -137,6 +143,8 @@ class Discriminant(Readout):
         scores = self.forward(z).to(compute_dtype(z))
         rows = F.normalize(z.to(scores), dim=1)
         means, precision = self.means.to(scores), self.precision.to(scores)
+        # Whole distances: here what is the same for all classes does not stay so.
+        scores = scores - ((rows @ precision) * rows).sum(dim=1, keepdim=True) / 2
         counts, total = self.counts.to(z.device)[labels].to(scores), len(z)
         residual = rows - means[labels]
         # Without this row the scatter of its class loses `grown` times the outer product of its residual, and the

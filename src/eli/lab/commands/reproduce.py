@@ -22,9 +22,9 @@ EXAMPLES = """examples:
   eli reproduce table2 protocol=5+5,8+2 learner=finetune,ilod,iod --plan    detectors, on scenes of digits
 
 names: toy, table1, imagenet1k, table2, langevin, iterations, architecture, logits, mixup, implicit, compute,
-dimensions, label-free; keys: preset (smoke, small, paper), seeds, data, protocol, learner, out, and those of 'eli run' with a dot.
-'all' is everything but table2, which needs the extra 'detection' and goes alone: its learners, data and settings are
-those of 'eli detect run', its protocols sizes such as 15+5.
+dimensions, label-free (ours); keys: preset (smoke, small, paper), seeds, data, protocol, learner, out, and those of
+'eli run' with a dot. 'all' is everything but table2, which needs the extra 'detection' and goes alone: its learners,
+data and settings are those of 'eli detect run', its protocols sizes such as 15+5.
 Runs are kept below out (default: out/reproduce) in runs/ and are shared by all experiments: what is finished is
 skipped, and the same command goes on after an interruption.
 """
