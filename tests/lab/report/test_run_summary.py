@@ -23,9 +23,12 @@ def test_a_gain_over_everything(build_experiment):
             oracle_mask=[90, 70, 65],
             ridge__oracle=[90, 65, 60],
             bias_offset=[90, 65, 55],
+            blend=[90, 75, 66],
         )
     )
     assert "over 2 seeds (seeds 0, 1)" in text
+    assert "default (blend), the same models reach 77.5 ± 0.7 %: 10.3 points more than base (on 2 of 2 seeds)" in text
+    assert "3.0 points less than ELI with the oracle below (on 2 of 2 seeds)" in text
     assert "reaches 67.2 ± 0.7 % on average over the tasks and 50.5 ± 0.7 % after the last one" in text
     assert "ELI gains 13.3 points, better on 2 of 2 seeds" in text
     assert "5.0 points below ELI (lower on 2 of 2 seeds), so ELI adds" in text
@@ -44,8 +47,10 @@ def test_losses_are_said(build_experiment):
             oracle_mask=[90, 70, 65],
             mean_shift__oracle=[90, 65, 60],
             bias_offset=[90, 65, 55],
+            blend=[90, 55, 45],
         )
     )
+    assert "3.3 points less than base (on the only seed), and 3.3 points more than ELI with the oracle" in text
     assert "one seed, so no spread can be given (seed 0)" in text
     assert "±" not in text
     assert "ELI loses 6.7 points, worse on the only seed" in text

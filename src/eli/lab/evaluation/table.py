@@ -12,7 +12,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from eli.lab.evaluation.catalogue import READINGS
+from eli.lab.evaluation.catalogue import DEFAULT, READINGS
 from eli.lab.evaluation.metrics import METRICS, Summary
 from eli.lab.evaluation.terms import DETECTED, terms_of
 
@@ -69,7 +69,8 @@ def summary_table(runs: Sequence[Sequence[Summary]], *, title: str = "", classif
         for name in names:
             cells = [marked(name), *_cells(runs, name, classifiers)]
             table.add_row(
-                *(Text(cell.replace("± ", "±")) for cell in cells), style="bold" if name.startswith("eli/") else None
+                *(Text(cell.replace("± ", "±")) for cell in cells),
+                style="bold" if name == DEFAULT or name.startswith("eli/") else None,
             )
     return table
 

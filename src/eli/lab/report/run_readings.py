@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from eli.lab.evaluation.catalogue import READINGS
+from eli.lab.evaluation.catalogue import DEFAULT, READINGS
 from eli.lab.report.runs import Experiment
 
 ORACLE = "eli/oracle"
@@ -24,6 +24,7 @@ FREE_CONTROLS = tuple(
 GROUP_COLOURS = {
     "base": "before",
     "ELI": "accent",
+    "default, label-free": "class-2",
     "ELI, label-free gates": "previous",
     "controls, oracle": "class-4",
     "controls, label-free": "control",
@@ -80,6 +81,7 @@ def lines(experiment: Experiment) -> list[Line]:
     chosen = [
         Line("base", "", "before", "solid"),
         Line(ORACLE, "", "accent", "solid"),
+        Line(DEFAULT, "label-free default", "class-2", "solid"),
         *([Line(free, "best label-free ELI", "previous", "solid")] if free else []),
         *([Line(control, "best label-free control", "control", "dash")] if control else []),
         Line(MASK, "", "class-1", "dash"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 
+from eli.lab.evaluation.catalogue import DEFAULT
 from eli.lab.experiments.words import memory_words
 from eli.lab.report.run_readings import FREE_CONTROLS, FREE_ELI, MASK, ORACLE, ORACLE_CONTROLS, best
 from eli.lab.report.runs import Experiment
@@ -25,7 +26,7 @@ def run_summary(experiment: Experiment) -> list[str]:
             f"So far it reaches {_reached(experiment)} after {_tasks(experiment.tasks)}. Nothing is aligned "
             "before the second task, so there is nothing to say about ELI yet.",
         ]
-    found = (_what, _base, _oracle, _mask, _oracle_controls, _label_free, _among_old)
+    found = (_what, _base, _default, _oracle, _mask, _oracle_controls, _label_free, _among_old)
     return [sentence for make in found if (sentence := make(experiment))]
 
 
@@ -68,6 +69,22 @@ def _base(experiment: Experiment) -> str:
         f"As it is (base) it reaches {_reached(experiment)} on average over the tasks and "
         f"{mean_text(last)} % after the last one; old classes {mean_text(old)} %, new ones {mean_text(new)} %."
     )
+
+
+def _default(experiment: Experiment) -> str:
+    if experiment.values(DEFAULT) is None:
+        return ""
+    gain, agreement = _difference(experiment, DEFAULT, "base")
+    text = f"Read by the label-free default ({DEFAULT}), the same models reach {_average(experiment, DEFAULT)} %: "
+    text += _against(gain, agreement, "base")
+    lead, agreement = _difference(experiment, DEFAULT, ORACLE)
+    return f"{text}, and {_against(lead, agreement, 'ELI with the oracle below')}."
+
+
+def _against(difference: float, agreement: str, other: str) -> str:
+    if abs(difference) < SMALLEST_SHOWN:
+        return f"as much as {other}"
+    return f"{abs(difference):.1f} points {'more' if difference > 0 else 'less'} than {other} ({agreement})"
 
 
 def _oracle(experiment: Experiment) -> str:

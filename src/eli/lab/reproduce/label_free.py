@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from eli.lab.evaluation.catalogue import READINGS
+from eli.lab.evaluation.catalogue import DEFAULT, READINGS
 from eli.lab.evaluation.metrics import Summary, recovered_fraction, summarise
 from eli.lab.evaluation.statistics import paired_difference, spread
 from eli.lab.evaluation.table import HEADLESS, marked
@@ -20,8 +20,6 @@ from eli.lab.reproduce.scale import differences, scale_note
 from eli.lab.reproduce.sheet import Grid, Sheet, Value, without_constant_labels
 from eli.lab.reproduce.store import Store
 
-DEFAULT = "blend"
-"""The label-free default, which every other reading is compared with."""
 _PROTOCOLS = ("half-5", "equal-5")
 _TOLD = ("eli/oracle", "oracle-mask")
 _HEADINGS = ("learner", "data", "protocol", "reading")
