@@ -105,6 +105,15 @@ def test_one_file_holds_it(tmp_path):
     assert torch.equal(loaded.left_out(z, labels), fitted.left_out(z, labels))
 
 
+def test_a_fit_under_inference_mode_can_be_loaded_into():
+    z, labels = made()
+    expected = Discriminant().fit(z, labels)
+    with torch.inference_mode():
+        fitted = Discriminant().fit(z + 1, labels)
+    fitted.load_state_dict(expected.state_dict())
+    assert torch.equal(fitted(z), expected(z))
+
+
 def test_what_does_not_fit_is_named():
     z, labels = made()
     for share in (-0.1, 1.1, float("nan")):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
 from itertools import combinations, pairwise
 from typing import Any, NamedTuple, Self
 
@@ -126,9 +127,9 @@ class Blend(Readout):
         labels = labels.cpu().long()
         with torch.no_grad():
             given = [part.left_out(z, labels.to(z.device), logits=logits) for part in self._parts()]
-        scores = [_standard(part.detach().cpu().double()) for part in given]
-        if int(labels.max()) >= scores[0].shape[1]:
-            raise LatentError(f"there is a label {int(labels.max())}, but the parts score {scores[0].shape[1]} classes")
+        scores = _standard([part.detach().cpu().double() for part in given])
+        if int(labels.max()) >= scores.shape[-1]:
+            raise LatentError(f"there is a label {int(labels.max())}, but the parts score {scores.shape[-1]} classes")
         tried = [_Tried.of(weights, scores, labels, ends=self.ends) for weights in self._grid()]
         best = max(blend.accuracy for blend in tried)
         error = math.sqrt(best * (1 - best) / len(z))
@@ -187,12 +188,11 @@ class _Tried(NamedTuple):
     unevenness: float
 
     @classmethod
-    def of(cls, weights: tuple[float, ...], scores: Sequence[Tensor], labels: Tensor, *, ends: Sequence[int]) -> _Tried:
+    def of(cls, weights: tuple[float, ...], scores: Tensor, labels: Tensor, *, ends: Sequence[int]) -> _Tried:
         summed = _sum(weights, scores)
         # A row whose own class a part has no score for cannot be won by any offset: it must not choose one.
-        own = labels.unsqueeze(1)
-        voting = [score.gather(1, own).squeeze(1) for score, weight in zip(scores, weights, strict=True) if weight]
-        fair = (torch.stack(voting) > _NEVER / 2).all(dim=0)
+        own = scores[:, torch.arange(len(labels)), labels]
+        fair = (own[torch.tensor(weights) > 0] > _NEVER / 2).all(dim=0)
         offsets = best_offsets(summed[fair], labels[fair], ends=ends)
         right = offset_scores(summed, offsets, ends=ends).argmax(dim=1) == labels
         uneven = sum((weight - 1 / len(weights)) ** 2 for weight in weights)
@@ -203,12 +203,18 @@ def blended(
     weights: Sequence[float], scores: Sequence[Tensor], *, offsets: Sequence[float], ends: Sequence[int]
 ) -> Tensor:
     """A blend's scores from those of its parts: tensor operations only."""
-    return offset_scores(_sum(weights, [_standard(part) for part in scores]), offsets, ends=ends)
+    return offset_scores(_sum(weights, _standard(scores)), offsets, ends=ends)
 
 
-def _standard(scores: Tensor) -> Tensor:
-    """Each row with mean 0 and standard deviation 1 over the classes that it has a score for."""
-    scores = scores.to(compute_dtype(scores))
+def _standard(given: Sequence[Tensor]) -> Tensor:
+    """All parts' scores in one tensor, each row with mean 0 and standard deviation 1 over the classes it scores."""
+    widths = sorted({scores.shape[-1] for scores in given})
+    if len(widths) > 1:
+        raise LatentError(
+            f"the parts of a blend score {widths} classes: all parts, and the head, must have the same ones"
+        )
+    dtype = reduce(torch.promote_types, (compute_dtype(scores) for scores in given))
+    scores = torch.stack([scores.to(dtype) for scores in given])
     # Minus infinity is "nothing to say"; what is no number stays none, as with any head.
     there = scores != -torch.inf
     count = there.sum(dim=-1, keepdim=True).clamp(min=1)
@@ -218,10 +224,5 @@ def _standard(scores: Tensor) -> Tensor:
     return torch.where(there, centred / spread.clamp(min=1e-12), _NEVER)
 
 
-def _sum(weights: Sequence[float], scores: Sequence[Tensor]) -> Tensor:
-    widths = sorted({score.shape[-1] for score in scores})
-    if len(widths) > 1:
-        raise LatentError(
-            f"the parts of a blend score {widths} classes: all parts, and the head, must have the same ones"
-        )
-    return torch.stack([weight * score for weight, score in zip(weights, scores, strict=True)]).sum(dim=0)
+def _sum(weights: Sequence[float], scores: Tensor) -> Tensor:
+    return torch.stack([weight * part for weight, part in zip(weights, scores.unbind(), strict=True)]).sum(dim=0)

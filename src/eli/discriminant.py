@@ -107,9 +107,10 @@ class Discriminant(Readout):
             weights = means @ precision
             made = {"means": means, "precision": precision, "weights": weights, "biases": (weights * means).sum(1) / 2}
             for name, tensor in made.items():
-                # Contiguous, as it is read from a file: products round alike then.
-                setattr(self, name, tensor.to(z.device, compute_dtype(z)).contiguous())
-            self.counts = counts.to(z.device)
+                # Contiguous, as it is read from a file: products round alike then. A copy, since what was made under
+                # inference mode could never be changed again.
+                setattr(self, name, tensor.to(z.device, compute_dtype(z)).clone(memory_format=torch.contiguous_format))
+            self.counts = counts.to(z.device).clone()
         return self
 
     def forward(self, z: Tensor, *, logits: Tensor | None = None) -> Tensor:
