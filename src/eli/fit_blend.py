@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 from eli.aligner import Aligner
 from eli.blend import Blend
+from eli.controls import Ridge
 from eli.discriminant import Discriminant
 from eli.energy_aligner import EnergyAligner
 from eli.errors import AttachError, LatentError, OptionError
 from eli.extraction import Latents, evaluating, extract_labelled
 from eli.gates import Head, logits_of
 from eli.heads import find_module
-from eli.local_shift import LocalShift
 from eli.prototypes import Prototypes
 from eli.readout import Aligned, HeadScores, Readout
 
@@ -112,7 +112,7 @@ def fit_blend(
     if prototypes is not None:
         if prototypes.require_fitted() != z_cur.shape[1]:
             raise LatentError(f"the prototypes have dimension {prototypes.dim}, the latents {z_cur.shape[1]}")
-        forward = LocalShift().fit_latents(z_prev, z_cur, direction="forward")
+        forward = Ridge().fit_latents(z_prev, z_cur, direction="forward")
         moved = copy.deepcopy(prototypes).move(forward).add(z_cur, classes)
     return choose_blend(fitted, read_head, Labelled(z_cur, classes), kept, prototypes=moved, known=known)
 

@@ -23,7 +23,7 @@ def material_of(run, task, **changes):
 
 
 def forward_of(run, task):
-    return run.evaluations[task].prototypes["local-shift"]
+    return run.evaluations[task].prototypes["ridge"]
 
 
 def same(one, other):
