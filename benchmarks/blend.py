@@ -15,7 +15,7 @@ from timing import medians
 from torch import Tensor, nn
 
 import eli
-from eli.fit_blend import Labelled, choose_blend
+from eli.fit_blend import Labelled, blend_exemplars
 from eli.lab.models.cifar_resnet import CifarResNet
 from eli.lab.models.resnet18 import ResNet18
 
@@ -38,8 +38,7 @@ def blend_for(model: Classifier) -> eli.Blend:
     """The default's three parts, made of random latents."""
     z, labels = torch.randn(20 * CLASSES, model.fc.in_features), torch.arange(20 * CLASSES) % CLASSES
     aligner = eli.EnergyAligner(iterations=100).fit_latents(z + 1, z)
-    samples = Labelled(z, labels)
-    return choose_blend(aligner, model.fc, samples, samples, prototypes=None, known=[50, 75])
+    return blend_exemplars(aligner, model.fc, Labelled(z, labels), known=[50, 75])
 
 
 def main() -> None:

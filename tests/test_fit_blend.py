@@ -82,7 +82,7 @@ def test_prototypes_move_along_and_are_kept_for_the_next_time(world):
     prototypes = Prototypes().add(before.body(old[0]), old[1])
     stored = prototypes.means.clone()
     blend = fit(world, exemplars=None, prototypes=prototypes)
-    assert [type(part) for part in blend.parts] == [HeadScores, Prototypes]
+    assert [type(part) for part in blend.parts] == [HeadScores, Prototypes, Aligned]
     assert torch.equal(prototypes.means, stored)
     assert blend.prototypes.counts.tolist() == [50] * CLASSES
     assert not torch.equal(blend.prototypes.means[:KNOWN], stored)
@@ -163,7 +163,7 @@ SHORT = Prototypes().add(torch.eye(3), torch.arange(3))
 @pytest.mark.parametrize(
     ("changes", "error", "says"),
     [
-        ({"exemplars": None}, OptionError, "exemplars=.*prototypes=.*eli.Dose"),
+        ({"exemplars": None}, OptionError, "exemplars=.*prototypes=.*eli.ByPrediction"),
         ({"known": 5}, LatentError, "there is class 4 among the new data, but 5 old classes"),
         ({"argument": 1}, AttachError, "argument must be 0 or a keyword, not 1"),
         ({"head": "head"}, AttachError, "no module 'head'"),

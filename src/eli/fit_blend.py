@@ -66,7 +66,8 @@ def fit_blend(
         prototypes: Class means of the old classes in the previous model's space. They are not changed: the blend has a
             copy that was moved forward and holds the new classes as well (`blend.prototypes`: keep them for the next
             time).
-        aligner: What moves latents back, not fitted yet; `EnergyAligner()` when not given.
+        aligner: What moves latents back, not fitted yet; when not given, `EnergyAligner()` with exemplars and `Ridge()`
+            with prototypes.
         argument: Which argument of the head is the latent: 0 or a keyword.
         inputs: Takes the models' input out of a batch, when it is not simply the first entry.
         labels: Takes the classes out of a batch, when they are not simply the second entry.
@@ -94,7 +95,7 @@ def fit_blend(
     if exemplars is None and prototypes is None:
         raise OptionError(
             "a blend needs something of the old classes: some images of all classes (exemplars=...), or their class "
-            "means from before (prototypes=...); with neither, attach an aligner with a gate, say eli.Dose"
+            "means from before (prototypes=...); with neither, attach an aligner with a gate, say eli.ByPrediction"
         )
     read_head = _reader(current, head, argument)
     before, after = (Latents(model, head, argument=argument) for model in (previous, current))
@@ -104,63 +105,78 @@ def fit_blend(
     old = known[-1] if isinstance(known, Sequence) else known
     if bool((classes < old).any()):
         raise LatentError(f"there is class {int(classes.min())} among the new data, but {old} old classes")
-    kept, moved, fitted = None, None, None
-    if exemplars is not None:
-        (z,), kept_classes = read([after], exemplars)
-        kept = Labelled(z, kept_classes)
-        fitted = (aligner if aligner is not None else EnergyAligner()).fit_latents(z_prev, z_cur)
     if prototypes is not None:
         if prototypes.require_fitted() != z_cur.shape[1]:
             raise LatentError(f"the prototypes have dimension {prototypes.dim}, the latents {z_cur.shape[1]}")
+        back = (aligner if aligner is not None else Ridge()).fit_latents(z_prev, z_cur)
         forward = Ridge().fit_latents(z_prev, z_cur, direction="forward")
-        moved = copy.deepcopy(prototypes).move(forward).add(z_cur, classes)
-    return choose_blend(fitted, read_head, Labelled(z_cur, classes), kept, prototypes=moved, known=known)
+        return blend_prototypes(back, forward, read_head, prototypes, Labelled(z_cur, classes), known=known)
+    assert exemplars is not None  # noqa: S101  (for the type checker: see above)
+    (z,), kept = read([after], exemplars)
+    back = (aligner if aligner is not None else EnergyAligner()).fit_latents(z_prev, z_cur)
+    return blend_exemplars(back, read_head, Labelled(z, kept), known=known)
 
 
-def choose_blend(
-    aligner: Aligner | None,
+def blend_exemplars(aligner: Aligner, head: Head, exemplars: Labelled, *, known: int | Sequence[int]) -> Blend:
+    """The head and a discriminant of the exemplars, before and after alignment, chosen on the exemplars.
+
+    Why these, and what else was tried: docs/label-free.md.
+
+    Args:
+        aligner: From the current space to the previous one, fitted.
+        head: Latents to what the current head returns.
+        exemplars: Of all classes.
+        known: As in `Blend`.
+    """
+    moved = aligner.align(exemplars.z, generator=_noise(exemplars.z))
+    parts = [
+        HeadScores(),
+        Discriminant().fit(*exemplars),
+        Aligned(aligner, Discriminant().fit(moved, exemplars.labels)),
+    ]
+    return _chosen(parts, head, exemplars, known=known)
+
+
+def blend_prototypes(
+    aligner: Aligner,
+    forward: Aligner,
     head: Head,
+    prototypes: Prototypes,
     new: Labelled,
-    exemplars: Labelled | None,
     *,
-    prototypes: Prototypes | None,
     known: int | Sequence[int],
     seed: int = 0,
 ) -> Blend:
-    """The same from latents.
+    """The head, prototypes that come to the latents and prototypes that the latents come to; without exemplars.
 
-    With exemplars: the head and a discriminant of the exemplars before and after alignment, chosen on the exemplars.
-    Without: the head and forward prototypes, chosen on data of the new classes and stand-ins for the old ones. Why
-    these, and what else was tried: docs/label-free.md.
+    Chosen on data of the new classes and stand-ins for the old ones.
 
     Args:
-        aligner: From the current space to the previous one, fitted; used with exemplars only.
+        aligner: From the current space to the previous one, fitted.
+        forward: From the previous space to the current one, fitted.
         head: Latents to what the current head returns.
+        prototypes: Of the old classes, in the previous space; they are not changed.
         new: Of the new classes.
-        exemplars: Of all classes, if there are any.
-        prototypes: Of all classes in the current space, if there are any.
         known: As in `Blend`.
         seed: Of the stand-ins.
     """
-    parts: list[Readout] = [HeadScores()]
-    if exemplars is not None:
-        chosen_on = exemplars
-        parts.append(Discriminant().fit(*exemplars))
-        if aligner is not None:
-            # The same noise, where there is any, as `Aligned` has when it leaves one out.
-            generator = torch.Generator(exemplars.z.device).manual_seed(0)
-            moved = aligner.align(exemplars.z, generator=generator)
-            parts.append(Aligned(aligner, Discriminant().fit(moved, exemplars.labels)))
-    elif prototypes is not None:
-        parts.append(prototypes)
-        made, classes = prototypes.stand_ins(*new, seed=seed)
-        chosen_on = Labelled(torch.cat([made, new.z]), torch.cat([classes, new.labels]))
-    else:
-        raise OptionError("a blend is chosen on exemplars, or on stand-ins that prototypes make")
+    moved = copy.deepcopy(prototypes).move(forward).add(*new)
+    there = copy.deepcopy(prototypes).add(aligner.align(new.z, generator=_noise(new.z)), new.labels)
+    made, classes = moved.stand_ins(*new, seed=seed)
+    chosen_on = Labelled(torch.cat([made, new.z]), torch.cat([classes, new.labels]))
+    return _chosen([HeadScores(), moved, Aligned(aligner, there)], head, chosen_on, known=known)
+
+
+def _chosen(parts: Sequence[Readout], head: Head, samples: Labelled, *, known: int | Sequence[int]) -> Blend:
     with torch.no_grad():
-        logits = logits_of(head(chosen_on.z))
-    # The model was trained on exemplars: they would always choose its head (docs/label-free.md).
-    return Blend(parts, known=known, caution=math.inf).choose(*chosen_on, logits=logits)
+        logits = logits_of(head(samples.z))
+    # Equal weights: the model was trained on what they would be chosen on, and its head would get them all.
+    return Blend(parts, known=known, caution=math.inf).choose(*samples, logits=logits)
+
+
+def _noise(z: Tensor) -> torch.Generator:
+    """The same noise, where an aligner uses any, as `Aligned` has."""
+    return torch.Generator(z.device).manual_seed(0)
 
 
 def _reader(model: nn.Module, head: str, argument: int | str) -> Head:

@@ -22,8 +22,9 @@ def material_of(run, task, **changes):
     return Material.of(latents, space=space, aligners=run.evaluations[task].aligners, seed=3)
 
 
-def forward_of(run, task):
-    return run.evaluations[task].prototypes["ridge"]
+def back_of(run, task):
+    """What comes from the task before: prototypes, and the map from there."""
+    return run.evaluations[task - 1].prototypes["ridge"], run.evaluations[task].aligners["forward-ridge"]
 
 
 def same(one, other):
@@ -40,13 +41,13 @@ def without_memory():
 @pytest.mark.parametrize("exemplars", [True, False])
 def test_no_test_sample_takes_part_in_the_choice(run, exemplars, without_memory):
     changes = {} if exemplars else without_memory
-    honest = blend_of(material_of(run, 2, **changes), forward_of(run, 2), ENDS)
+    honest = blend_of(material_of(run, 2, **changes), *back_of(run, 2), ENDS)
     poisoned = torch.full_like(run.latents[2].test, torch.nan)
-    assert same(honest, blend_of(material_of(run, 2, test=poisoned, **changes), forward_of(run, 2), ENDS))
+    assert same(honest, blend_of(material_of(run, 2, test=poisoned, **changes), *back_of(run, 2), ENDS))
     # The comparison would notice: training data does take part.
     other = material_of(run, 2, **changes, new=run.latents[2].new.flip(0))
     other = replace(other, memory_labels=other.memory_labels.flip(0))
-    assert not same(honest, blend_of(other, forward_of(run, 2), ENDS))
+    assert not same(honest, blend_of(other, *back_of(run, 2), ENDS))
 
 
 @pytest.mark.parametrize("task", [1, 2])
@@ -69,8 +70,14 @@ def test_with_exemplars_it_is_the_head_and_two_discriminants_chosen_on_them(run,
 
 def test_without_exemplars_stand_ins_are_chosen_on(run, without_memory):
     material = material_of(run, 2, **without_memory)
-    blend = blend_of(material, forward_of(run, 2), ENDS)
-    assert [type(part) for part in blend.parts] == [HeadScores, Prototypes]
+    blend = blend_of(material, *back_of(run, 2), ENDS)
+    assert [type(part) for part in blend.parts] == [HeadScores, Prototypes, Aligned]
+    # Where the prototypes go, and where latents meet them.
+    moved, there = blend.prototypes.means, blend.parts[2].readout.means
+    torch.testing.assert_close(moved, run.evaluations[2].prototypes["ridge"])
+    assert torch.equal(there[:6], back_of(run, 2)[0])
+    new = run.evaluations[2].aligners["ridge"].align(run.latents[2].new)
+    torch.testing.assert_close(there[7], new[run.latents[2].new_labels == 7].mean(dim=0))
     # The heads of this run favour the last classes: that is seen without one old sample.
     assert blend.offsets[-1] > 0
 

@@ -11,29 +11,34 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from eli.aligner import Aligner
 from eli.blend import Blend
-from eli.fit_blend import Labelled, choose_blend
+from eli.fit_blend import Labelled, blend_exemplars, blend_prototypes
 from eli.lab.evaluation.material import Material
 from eli.lab.evaluation.readings import Reading
 from eli.lab.seeds import derive_seed
 from eli.prototypes import Prototypes
 
 
-def blend_of(material: Material, forward: Tensor, ends: Sequence[int]) -> Blend:
+def blend_of(material: Material, before: Tensor, forward: Aligner, ends: Sequence[int]) -> Blend:
     """The blend of a task, as `eli.fit_blend` chooses it.
 
     Args:
         material: Of the task; its rows are latents.
-        forward: Prototypes (seen, D) that were moved forward into the current space.
+        before: Prototypes (known, D) in the space of the task before.
+        forward: The ridge map from there to the current space.
         ends: How many classes there were after each task before.
     """
-    exemplars = Labelled(material.memory, material.memory_labels) if material.has_all_exemplars else None
-    return choose_blend(
-        material.aligners["eli"],
-        material.space.logits,
+    head = material.space.logits
+    if material.has_all_exemplars:
+        exemplars = Labelled(material.memory, material.memory_labels)
+        return blend_exemplars(material.aligners["eli"], head, exemplars, known=ends)
+    return blend_prototypes(
+        material.aligners["ridge"],
+        forward,
+        head,
+        Prototypes().add(before, torch.arange(material.known)),
         Labelled(material.new, material.new_labels),
-        exemplars,
-        prototypes=Prototypes().add(forward, torch.arange(material.seen)),
         known=ends,
         seed=derive_seed(material.seed, "stand-ins"),
     )

@@ -102,7 +102,7 @@ def evaluate_task(
     material = Material.of(unlabelled, space=space, aligners=aligners, seed=seed)
     moved = _prototypes(unlabelled, prototypes, forward, space=space, seed=seed)
     ends = list(accumulate(task_sizes[:-1]))
-    blend = blend_of(material, moved["ridge"], ends) if space.has_latents else None
+    blend = blend_of(material, prototypes["ridge"], forward["ridge"], ends) if space.has_latents else None
     previous_logits = read_head(previous_head, previous.test, classes=current.known)
     rows = [
         score(reading, current.test_labels, task_sizes=task_sizes)
