@@ -62,6 +62,8 @@ class Task:
     """Aligners of each task after the first up to this one."""
     moved: dict[str, Tensor]
     """Prototypes that were moved forward, by the way they were moved."""
+    before: dict[str, Tensor]
+    """The same before this task, in the space of the task before."""
     ends: list[int]
     """How many classes there were after each task before this one."""
 
@@ -95,6 +97,7 @@ def tasks_of(run: Path) -> Iterator[Task]:
         if number == 0:
             moved = {"none": births[0]} | dict.fromkeys(forward_aligners(), births[0])
             continue
+        stayed = dict(moved)
         moved["none"] = torch.cat([moved["none"], births[-1]])
         for name, aligner in forward_aligners().items():
             aligner.fit_latents(before, now, direction="forward")
@@ -103,7 +106,7 @@ def tasks_of(run: Path) -> Iterator[Task]:
         backward = {"mean-shift": MeanShift(), "ridge": Ridge(), "local-shift": LocalShift()}
         fitted = {name: aligner.fit_latents(before, now) for name, aligner in backward.items()}
         chain.append({"eli": eli, **fitted})
-        yield Task(latents, learner.model.head, eli, earlier[number], births, chain, moved, list(ends))
+        yield Task(latents, learner.model.head, eli, earlier[number], births, chain, moved, stayed, list(ends))
         ends.append(latents.seen)
 
 
@@ -263,12 +266,19 @@ def without_exemplars(task: Task) -> Scores:
         z, y = torch.cat([made, new]), torch.cat([classes, labels])
         logits = task.logits(z)
         sets = {"head": [HeadScores()], "forward": [prototypes], "head + forward": [HeadScores(), prototypes]}
+        for said, back in (("ridge", task.chain[-1]["ridge"]), ("eli", task.aligner)):
+            there = Prototypes().add(task.before[name], torch.arange(task.known)).add(back.align(new), labels)
+            sets[f"back by {said}"] = [Aligned(back, there)]
+            sets[f"head + back by {said}"] = [HeadScores(), Aligned(back, there)]
+            sets[f"head + forward + back by {said}"] = [HeadScores(), prototypes, Aligned(back, there)]
         for said, chosen in sets.items():
             for what, known in (("one offset", task.known), ("offset of each task", task.ends)):
-                for caution in (math.inf, 1.0) if len(chosen) > 1 else (math.inf,):
-                    blend = Blend(chosen, known=known, caution=caution).choose(z, y, logits=logits)
-                    weights = "" if caution == math.inf else ", chosen weights"
-                    yield f"no exemplars, {name}: {said}, {what}{weights}", blend(test, logits=test_logits)
+                blend = Blend(chosen, known=known, caution=math.inf).choose(z, y, logits=logits)
+                yield f"no exemplars, {name}: {said}: {what}", blend(test, logits=test_logits)
+            plain = offset_scores(blend(test, logits=test_logits), [-v for v in blend.offsets.tolist()], ends=task.ends)
+            bound = best_offsets(plain, task.latents.test_labels, ends=task.ends)
+            bounded = offset_scores(plain, bound, ends=task.ends)
+            yield f"no exemplars, {name}: {said}: offset of each task, from test labels †", bounded
 
 
 def mixed_means(task: Task, share: float) -> Tensor:
