@@ -157,6 +157,7 @@ def test_a_head_may_take_its_latents_by_name(world):
 
 
 MEANS = Prototypes().add(torch.eye(DIM)[:5], torch.arange(5))
+FEW = Prototypes().add(torch.eye(DIM)[:2], torch.arange(2))
 SHORT = Prototypes().add(torch.eye(3), torch.arange(3))
 
 
@@ -172,6 +173,10 @@ SHORT = Prototypes().add(torch.eye(3), torch.arange(3))
         ({"new": [(torch.zeros(3, 10), torch.tensor([4, 5]))]}, LatentError, r"\[3, 3\] latents but 2 classes"),
         ({"prototypes": Prototypes()}, OptionError, "give exemplars or prototypes"),
         ({"exemplars": None, "prototypes": MEANS}, OptionError, "class 4 has a prototype"),
+        ({"exemplars": None, "prototypes": FEW}, LatentError, "no prototype of class 2"),
+        ({"exemplars": [(torch.randn(20, 10), torch.arange(20) % 5)]}, LatentError, "no exemplar of class 5"),
+        ({"exemplars": [(torch.randn(20, 10), 2 * torch.arange(20) % 6)]}, LatentError, "no exemplar of class 1"),
+        ({"known": [4, 4]}, OptionError, r"several that grow, got \[4, 4\]"),
         ({"exemplars": None, "prototypes": SHORT}, LatentError, "dimension 3, the latents 8"),
         ({"exemplars": None, "prototypes": Prototypes()}, eli.NotFittedError, "add"),
     ],

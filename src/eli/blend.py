@@ -76,10 +76,6 @@ class Blend(Readout):
         super().__init__()
         if not parts:
             raise OptionError("a Blend needs at least one part")
-        ends = list(known) if isinstance(known, Sequence) else [known]
-        whole = all(isinstance(number, int) and not isinstance(number, bool) for number in ends)
-        if not ends or not whole or any(a >= b for a, b in pairwise([0, *ends])):
-            raise OptionError(f"known must be a whole number >= 1, or several that grow, got {known!r}")
         if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
             raise OptionError(f"steps must be a whole number >= 1, got {steps!r}")
         if not caution >= 0:
@@ -87,7 +83,7 @@ class Blend(Readout):
         if math.comb(steps + len(parts) - 1, steps) > _MOST:
             raise OptionError(f"{len(parts)} parts in {steps} steps are over {_MOST} blends: take fewer steps")
         self.parts = nn.ModuleList(remade(part, Readout) for part in parts)
-        self.ends = ends
+        self.ends = task_ends(known)
         self.steps = steps
         self.caution = caution
 
@@ -177,6 +173,15 @@ class Blend(Readout):
         for bars in combinations(range(places), count - 1):
             ends = (-1, *bars, places)
             yield tuple((ends[k + 1] - ends[k] - 1) / self.steps for k in range(count))
+
+
+def task_ends(known: int | Sequence[int]) -> list[int]:
+    """`known` as it may be given to a `Blend`, checked: how many classes there were after each task but the last."""
+    ends = list(known) if isinstance(known, Sequence) else [known]
+    whole = all(isinstance(number, int) and not isinstance(number, bool) for number in ends)
+    if not ends or not whole or any(a >= b for a, b in pairwise([0, *ends])):
+        raise OptionError(f"known must be a whole number >= 1, or several that grow, got {known!r}")
+    return ends
 
 
 class _Tried(NamedTuple):

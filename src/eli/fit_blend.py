@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from eli.aligner import Aligner
-from eli.blend import Blend
+from eli.blend import Blend, task_ends
 from eli.controls import Ridge
 from eli.discriminant import Discriminant
 from eli.energy_aligner import EnergyAligner
@@ -97,22 +97,24 @@ def fit_blend(
             "a blend needs something of the old classes: some images of all classes (exemplars=...), or their class "
             "means from before (prototypes=...); with neither, attach an aligner with a gate, say eli.ByPrediction"
         )
+    old = task_ends(known)[-1]
     read_head = _reader(current, head, argument)
     before, after = (Latents(model, head, argument=argument) for model in (previous, current))
     read = partial(extract_labelled, inputs=inputs, labels=labels, device=device)
     # One pass: a loader that augments or shuffles gives other images each time.
     (z_prev, z_cur), classes = read([before, after], new)
-    old = known[-1] if isinstance(known, Sequence) else known
     if bool((classes < old).any()):
         raise LatentError(f"there is class {int(classes.min())} among the new data, but {old} old classes")
     if prototypes is not None:
         if prototypes.require_fitted() != z_cur.shape[1]:
             raise LatentError(f"the prototypes have dimension {prototypes.dim}, the latents {z_cur.shape[1]}")
+        _check_all_there(prototypes.counts[:old], old, "prototype")
         back = (aligner if aligner is not None else Ridge()).fit_latents(z_prev, z_cur)
         forward = Ridge().fit_latents(z_prev, z_cur, direction="forward")
         return blend_prototypes(back, forward, read_head, prototypes, Labelled(z_cur, classes), known=known)
     assert exemplars is not None  # noqa: S101  (for the type checker: see above)
     (z,), kept = read([after], exemplars)
+    _check_all_there(torch.bincount(kept), int(classes.max()) + 1, "exemplar")
     back = (aligner if aligner is not None else EnergyAligner()).fit_latents(z_prev, z_cur)
     return blend_exemplars(back, read_head, Labelled(z, kept), known=known)
 
@@ -165,6 +167,13 @@ def blend_prototypes(
     made, classes = moved.stand_ins(*new, seed=seed)
     chosen_on = Labelled(torch.cat([made, new.z]), torch.cat([classes, new.labels]))
     return _chosen([HeadScores(), moved, Aligned(aligner, there)], head, chosen_on, known=known)
+
+
+def _check_all_there(counts: Tensor, classes: int, what: str) -> None:
+    """Raise if some class would never be predicted."""
+    there = counts.tolist() + [0] * (classes - len(counts))
+    if 0 in there:
+        raise LatentError(f"there is no {what} of class {there.index(0)}: a class without any would never be predicted")
 
 
 def _chosen(parts: Sequence[Readout], head: Head, samples: Labelled, *, known: int | Sequence[int]) -> Blend:
