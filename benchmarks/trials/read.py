@@ -96,6 +96,7 @@ def tasks_of(run: Path) -> Iterator[Task]:
         before, now = latents.pairs_previous, latents.pairs_current
         if number == 0:
             moved = {"none": births[0]} | dict.fromkeys(forward_aligners(), births[0])
+            ends.append(latents.seen)
             continue
         stayed = dict(moved)
         moved["none"] = torch.cat([moved["none"], births[-1]])
