@@ -3,7 +3,7 @@
     python benchmarks/blend.py [--rounds N]
 
 ResNets with 100 classes and images of random numbers (time does not depend on what is in them), one thread; the blend
-that `fit_blend` makes of exemplars: the head, and discriminants before and after alignment. Both take turns, medians.
+that `fit_blend` makes of exemplars: the head, and a discriminant after alignment. Both take turns, medians.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Classifier(nn.Module):
 
 
 def blend_for(model: Classifier) -> eli.Blend:
-    """The default's three parts, made of random latents."""
+    """The default's two parts, made of random latents."""
     z, labels = torch.randn(20 * CLASSES, model.fc.in_features), torch.arange(20 * CLASSES) % CLASSES
     aligner = eli.EnergyAligner(iterations=100).fit_latents(z + 1, z)
     return blend_exemplars(aligner, model.fc, Labelled(z, labels), known=[50, 75])

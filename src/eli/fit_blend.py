@@ -120,7 +120,7 @@ def fit_blend(
 
 
 def blend_exemplars(aligner: Aligner, head: Head, exemplars: Labelled, *, known: int | Sequence[int]) -> Blend:
-    """The head and a discriminant of the exemplars, before and after alignment, chosen on the exemplars.
+    """The head, and a discriminant of the exemplars after alignment, chosen on the exemplars.
 
     Why these, and what else was tried: docs/label-free.md.
 
@@ -131,12 +131,8 @@ def blend_exemplars(aligner: Aligner, head: Head, exemplars: Labelled, *, known:
         known: As in `Blend`.
     """
     moved = aligner.align(exemplars.z, generator=_noise(exemplars.z))
-    parts = [
-        HeadScores(),
-        Discriminant().fit(*exemplars),
-        Aligned(aligner, Discriminant().fit(moved, exemplars.labels)),
-    ]
-    return _chosen(parts, head, exemplars, known=known)
+    aligned = Aligned(aligner, Discriminant().fit(moved, exemplars.labels))
+    return _chosen([HeadScores(), aligned], head, exemplars, known=known)
 
 
 def blend_prototypes(

@@ -51,12 +51,11 @@ def test_no_test_sample_takes_part_in_the_choice(run, exemplars, without_memory)
 
 
 @pytest.mark.parametrize("task", [1, 2])
-def test_with_exemplars_it_is_the_head_and_two_discriminants_chosen_on_them(run, task):
+def test_with_exemplars_it_is_the_head_and_a_discriminant_after_alignment(run, task):
     latents, head = run.latents[task], run.heads[task]
     aligner = run.evaluations[task].aligners["eli"]
     z, labels = latents.memory, latents.memory_labels
-    fisher, aligned = Discriminant().fit(z, labels), Discriminant().fit(aligner.align(z), labels)
-    parts = [HeadScores(), fisher, Aligned(aligner, aligned)]
+    parts = [HeadScores(), Aligned(aligner, Discriminant().fit(aligner.align(z), labels))]
     blend = Blend(parts, known=ENDS[:task], caution=math.inf)
     expected = blend.choose(z, labels, logits=read_head(head, z, classes=latents.seen))
     found = run.evaluations[task].blend

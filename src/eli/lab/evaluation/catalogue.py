@@ -40,7 +40,7 @@ READINGS: Mapping[str, Entry] = {
     "eli/by-prediction-soft": Entry(_GATES, "each sample as far as the head gives probability to old classes"),
     "eli/by-energy": Entry(_GATES, "samples of low energy are aligned"),
     "eli/by-probe": Entry(_GATES, "what a probe on exemplars and new data takes for old is aligned"),
-    DEFAULT: Entry(_DEFAULT, "head, and discriminants before and after alignment; without exemplars prototypes"),
+    DEFAULT: Entry(_DEFAULT, "head, and a discriminant after alignment (without exemplars: prototypes), with offsets"),
     "mean-shift/oracle": Entry(_ORACLE, "one constant shift of truly old samples", label_free=False),
     "ridge/oracle": Entry(_ORACLE, "a linear map of truly old samples", label_free=False),
     "random-shift/oracle": Entry(_ORACLE, "as long as ELI's moves, in a random direction", label_free=False),
