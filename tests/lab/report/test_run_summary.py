@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from eli.lab.report.palette import PALETTE
 from eli.lab.report.run_readings import FREE_CONTROLS, FREE_ELI, best, lines
 from eli.lab.report.run_summary import run_summary
 
@@ -91,3 +92,18 @@ def test_unfinished(build_experiment, tasks):
     assert ("nothing to say about ELI yet" in text) == (tasks == 1)
     assert "nan" not in text
     assert [line.reading for line in lines(experiment)] == (["base"] if tasks == 1 else ["base", "eli/oracle"])
+
+
+def test_no_two_lines_of_the_figure_look_alike(build_experiment):
+    readings = {
+        "base": [90, 60, 50],
+        "eli__oracle": [90, 80, 70],
+        "eli__all": [90, 50, 40],
+        "bias_offset": [90, 65, 55],
+        "blend": [90, 75, 66],
+        "oracle_mask": [90, 70, 65],
+        "previous_model": [90, 70, 60],
+    }
+    found = lines(build_experiment(**readings))
+    assert len(found) == 7
+    assert len({PALETTE[line.colour][0] for line in found}) == 7

@@ -24,7 +24,7 @@ FREE_CONTROLS = tuple(
 GROUP_COLOURS = {
     "base": "before",
     "ELI": "accent",
-    "default, label-free": "class-2",
+    "default, label-free": "class-7",
     "ELI, label-free gates": "previous",
     "controls, oracle": "class-4",
     "controls, label-free": "control",
@@ -81,7 +81,7 @@ def lines(experiment: Experiment) -> list[Line]:
     chosen = [
         Line("base", "", "before", "solid"),
         Line(ORACLE, "", "accent", "solid"),
-        Line(DEFAULT, "label-free default", "class-2", "solid"),
+        Line(DEFAULT, "label-free default", "class-7", "solid"),
         *([Line(free, "best label-free ELI", "previous", "solid")] if free else []),
         *([Line(control, "best label-free control", "control", "dash")] if control else []),
         Line(MASK, "", "class-1", "dash"),
