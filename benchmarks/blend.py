@@ -57,7 +57,6 @@ def main() -> None:
     }
     for name, (model, side, batches) in models.items():
         model.eval()
-        plain = model
         blended = Classifier(model.body, model.fc.in_features).eval()
         blended.fc.load_state_dict(model.fc.state_dict())
         eli.attach(blended, "fc", blend_for(model))
@@ -65,7 +64,7 @@ def main() -> None:
             images = torch.randn(batch, 3, side, side)
             with torch.inference_mode():
                 seconds = medians(
-                    {"plain": lambda: plain(images), "blend": lambda: blended(images)},  # noqa: B023  (called at once)
+                    {"plain": lambda: model(images), "blend": lambda: blended(images)},  # noqa: B023  (called at once)
                     rounds=rounds,
                 )
             alone, together = seconds["plain"], seconds["blend"]

@@ -1,4 +1,4 @@
-"""A blend's weights and offset are the best there are, its exemplars never score themselves, and it is one file."""
+"""A blend's weights and offsets are the best there are, its exemplars never score themselves, and it is one file."""
 
 from __future__ import annotations
 

@@ -20,15 +20,16 @@ def made(seed=0, *, rows=60, dim=5, classes=4, dtype=torch.float64):
     return centers[labels] + spread * torch.randn(rows, dim, generator=generator, dtype=dtype), labels
 
 
-def by_hand(z, labels, rows, *, shrinkage):
-    """Minus half of the squared Mahalanobis distances of `rows`, in a plain loop."""
+def by_hand(z, labels, rows, *, shrinkage, scale=None):
+    """Minus half of the squared Mahalanobis distances of `rows`, in a plain loop, in units of the mean variance."""
     z, rows = F.normalize(z, dim=1), F.normalize(rows, dim=1)
     classes = range(int(labels.max()) + 1)
     means = torch.stack([z[labels == label].mean(dim=0) for label in classes])
     covariance = sum(torch.outer(d, d) for d in z - means[labels]) / len(z)
-    scale = covariance.diagonal().mean()
-    precision = torch.linalg.inv((1 - shrinkage) * covariance + shrinkage * scale * torch.eye(len(covariance)).to(z))
-    return torch.stack([torch.stack([-(x - m) @ precision @ (x - m) / 2 for m in means]) for x in rows])
+    mean = covariance.diagonal().mean()
+    precision = torch.linalg.inv((1 - shrinkage) * covariance + shrinkage * mean * torch.eye(len(covariance)).to(z))
+    unit = mean if scale is None else scale
+    return unit * torch.stack([torch.stack([-(x - m) @ precision @ (x - m) / 2 for m in means]) for x in rows])
 
 
 @given(st.integers(0, 10**6), st.sampled_from([0.0, 0.3, 1.0]), st.integers(2, 5))
@@ -44,11 +45,14 @@ def test_scores_are_half_the_squared_distances(seed, shrinkage, classes):
 @given(st.integers(0, 10**6), st.integers(2, 5))
 def test_left_out_is_what_a_fit_without_the_row_gives(seed, classes):
     z, labels = made(seed, rows=30, classes=classes)
-    found = Discriminant(shrinkage=0).fit(z, labels).left_out(z, labels)
+    fitted = Discriminant(shrinkage=0).fit(z, labels)
+    found = fitted.left_out(z, labels)
     for row in range(0, 30, 7):
         rest = torch.arange(30) != row
-        expected = by_hand(z[rest], labels[rest], z[row : row + 1], shrinkage=0)[0]
+        expected = by_hand(z[rest], labels[rest], z[row : row + 1], shrinkage=0, scale=fitted.scale)[0]
         torch.testing.assert_close(found[row], expected, rtol=1e-6, atol=1e-6)
+    # Whichever of the rows it was fitted on are asked for.
+    torch.testing.assert_close(fitted.left_out(z[3:8], labels[3:8]), found[3:8])
 
 
 def test_left_out_with_shrinkage_is_nearly_so_and_far_from_the_plain_score():
@@ -57,7 +61,7 @@ def test_left_out_with_shrinkage_is_nearly_so_and_far_from_the_plain_score():
     plain, found = by_hand(z, labels, z, shrinkage=0.1), fitted.left_out(z, labels)
     for row in range(0, 60, 7):
         rest = torch.arange(60) != row
-        expected = by_hand(z[rest], labels[rest], z[row : row + 1], shrinkage=0.1)[0]
+        expected = by_hand(z[rest], labels[rest], z[row : row + 1], shrinkage=0.1, scale=fitted.scale)[0]
         torch.testing.assert_close(found[row], expected, rtol=0.02, atol=0.02)
         assert abs(plain[row, labels[row]] - expected[labels[row]]) > 0.2 * abs(expected[labels[row]])
 
@@ -84,6 +88,30 @@ def test_one_latent_of_each_class_leaves_the_nearest_mean():
     assert torch.equal(fitted.precision, torch.eye(5).double())
     assert torch.equal(fitted(z).argmax(dim=1), NearestMean().add(z[:4], labels)(z).argmax(dim=1))
     assert fitted.left_out(z[:4], labels).diagonal().isneginf().all()
+
+
+def test_equal_latents_of_a_class_leave_the_nearest_mean_as_well():
+    z, _ = made(dtype=torch.float32)
+    fitted = Discriminant().fit(z[:4].repeat(3, 1), torch.arange(4).repeat(3))
+    assert torch.equal(fitted.precision, torch.eye(5))
+    assert fitted.left_out(z[:4].repeat(3, 1), torch.arange(4).repeat(3)).isfinite().all()
+
+
+def test_half_precision_holds_the_scores_of_tight_classes():
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(200) % 10
+    z = torch.randn(10, 64, generator=generator)[labels] + 1e-3 * torch.randn(200, 64, generator=generator)
+    fitted = Discriminant().fit(z, labels)
+    scores = fitted(z.half())
+    assert scores.isfinite().all()
+    assert torch.equal(scores.argmax(dim=1), labels)
+
+
+def test_a_head_may_have_more_outputs_than_there_are_classes():
+    z, labels = made()
+    fitted = Discriminant().fit(z, labels, classes=6)
+    assert torch.equal(fitted(z)[:, :4], Discriminant().fit(z, labels)(z))
+    assert fitted(z)[:, 4:].isneginf().all()
 
 
 def test_labels_that_were_not_there_are_never_chosen_and_shapes_are_kept():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
-from itertools import combinations, pairwise
+from itertools import combinations, islice, pairwise
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -30,8 +30,9 @@ class Blend(Readout):
     Scores of different parts are comparable after each row is brought to mean 0 and standard deviation 1 over the
     classes. The sum favours newer classes as its parts do, and offsets undo that (an offset for each part would
     come to the same, since weights only add them up). Weights and offsets are chosen on labelled training latents:
-    exemplars of all classes, each scored as if a `NearestMean` had been made without it; or, where none were kept, data
-    of the new classes and `Prototypes.stand_ins` for the old ones. A test sample never takes part in the choice::
+    exemplars of all classes, each scored as if a `NearestMean` or `Discriminant` had been made without it; or, where
+    none were kept, data of the new classes and `Prototypes.stand_ins` for the old ones. A test sample never takes part
+    in the choice::
 
         means = eli.NearestMean().add(z, labels)                                # of exemplars, under the current model
         aligned = eli.NearestMean().add(aligner.align(z), labels)
@@ -126,7 +127,9 @@ class Blend(Readout):
         scores = _standard([part.detach().cpu().double() for part in given])
         if int(labels.max()) >= scores.shape[-1]:
             raise LatentError(f"there is a label {int(labels.max())}, but the parts score {scores.shape[-1]} classes")
-        tried = [_Tried.of(weights, scores, labels, ends=self.ends) for weights in self._grid()]
+        # Equal weights come first, and with infinite caution nothing else can win.
+        grid = islice(self._grid(), 1) if math.isinf(self.caution) else self._grid()
+        tried = [_Tried.of(weights, scores, labels, ends=self.ends) for weights in grid]
         best = max(blend.accuracy for blend in tried)
         error = math.sqrt(best * (1 - best) / len(z))
         # Sums in different order differ by rounding: that is no better accuracy.

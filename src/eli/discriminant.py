@@ -16,14 +16,16 @@ from eli.errors import LatentError, OptionError
 from eli.langevin import compute_dtype
 from eli.readout import Readout
 
+_NO_SPREAD = 1e-12  # mean variance of a dimension of directions, below which it is rounding
+
 
 class Discriminant(Readout):
     """Fisher's linear discriminant on the directions of latents: class means, and one covariance within classes.
 
-    The score of class c is minus half of the squared Mahalanobis distance to its mean, up to a number that is the same
-    for all classes: which makes it a linear function of the direction. The covariance is that of the exemplars about
-    the means of their own classes, all classes together, shrunk towards a multiple of the identity. `NearestMean` is
-    the same with the identity alone.
+    The score of class c is minus half of the squared Mahalanobis distance to its mean, in units of the mean variance
+    and up to a number that is the same for all classes: which makes it a linear function of the direction. The
+    covariance is that of the exemplars about the means of their own classes, all classes together, shrunk towards a
+    multiple of the identity. `NearestMean` is the same with the identity alone.
 
     Args:
         shrinkage: Share of the identity, 0 to 1.
@@ -32,6 +34,7 @@ class Discriminant(Readout):
         means: (classes, D) of latents that were scaled to length 1.
         counts: (classes,) how many latents each was made from; 0 for a label that was not among them.
         precision: (D, D) inverse of the covariance.
+        scale: Mean variance of a dimension within classes; without it scores would be too large for half precision.
         weights: (classes, D) and `biases` (classes,): the linear function.
 
     Example:
@@ -51,6 +54,7 @@ class Discriminant(Readout):
     means: Tensor
     counts: Tensor
     precision: Tensor
+    scale: Tensor
     weights: Tensor
     biases: Tensor
 
@@ -69,15 +73,17 @@ class Discriminant(Readout):
         self.register_buffer("means", torch.zeros(self.rows, dim))
         self.register_buffer("counts", torch.zeros(self.rows, dtype=torch.int64))
         self.register_buffer("precision", torch.eye(dim))
+        self.register_buffer("scale", torch.ones(()))
         self.register_buffer("weights", torch.zeros(self.rows, dim))
         self.register_buffer("biases", torch.zeros(self.rows))
 
-    def fit(self, z: Tensor, labels: Tensor) -> Self:
+    def fit(self, z: Tensor, labels: Tensor, *, classes: int = 0) -> Self:
         """Learn from exemplars of all classes under the current model; made anew after each task.
 
         Args:
             z: Latents `(N, D)`.
             labels: Their classes `(N,)`: places among the head's outputs.
+            classes: How many outputs the head has, if these are more than the classes so far.
 
         Raises:
             LatentError: If latents and labels do not fit each other, or do not fix a covariance that is not shrunk.
@@ -85,16 +91,19 @@ class Discriminant(Readout):
         check_rows(z, "latents")
         check_labels(labels, len(z))
         # On the CPU, since not every accelerator has float64.
-        rows, classes = F.normalize(z.detach().cpu().double(), dim=1), labels.cpu().long()
-        counts = torch.bincount(classes)
-        sums = torch.zeros(len(counts), z.shape[1], dtype=torch.float64).index_add_(0, classes, rows)
+        rows, own = F.normalize(z.detach().cpu().double(), dim=1), labels.cpu().long()
+        counts = torch.bincount(own, minlength=classes)
+        sums = torch.zeros(len(counts), z.shape[1], dtype=torch.float64).index_add_(0, own, rows)
         means = sums / counts.clamp(min=1).unsqueeze(1)
-        within = rows - means[classes]
+        within = rows - means[own]
         covariance = within.t() @ within / len(rows)
         scale, identity = covariance.diagonal().mean(), torch.eye(z.shape[1], dtype=torch.float64)
         shrunk = (1 - self.shrinkage) * covariance + self.shrinkage * scale * identity
-        # One latent of each class says nothing of how classes spread: what is left is the nearest mean.
-        factor, failed = torch.linalg.cholesky_ex(shrunk if scale > 0 else identity)
+        # One latent of each class says nothing of how classes spread (and equal ones differ by rounding alone): what is
+        # left is the nearest mean.
+        if scale < _NO_SPREAD:
+            shrunk, scale = identity, torch.ones((), dtype=torch.float64)
+        factor, failed = torch.linalg.cholesky_ex(shrunk)
         if int(failed):
             raise LatentError(
                 f"{len(z)} latents of dimension {z.shape[1]} do not fix a covariance: take a larger shrinkage"
@@ -104,8 +113,9 @@ class Discriminant(Readout):
         with torch.inference_mode(False):
             self._build(z.shape[1])
             # (z - m)' P (z - m) = z'Pz - 2 z'Pm + m'Pm, and z'Pz is the same for all classes.
-            weights = means @ precision
-            made = {"means": means, "precision": precision, "weights": weights, "biases": (weights * means).sum(1) / 2}
+            weights = scale * means @ precision
+            biases = (weights * means).sum(dim=1) / 2
+            made = {"means": means, "precision": precision, "scale": scale, "weights": weights, "biases": biases}
             for name, tensor in made.items():
                 # Contiguous, as it is read from a file: products round alike then. A copy, since what was made under
                 # inference mode could never be changed again.
@@ -115,10 +125,7 @@ class Discriminant(Readout):
 
     def forward(self, z: Tensor, *, logits: Tensor | None = None) -> Tensor:
         """Scores `(..., classes)`; minus infinity for labels that were not among the exemplars'."""
-        dim = self.require_fitted()
-        check_finite(z, "latents")
-        if z.shape[-1:] != (dim,):
-            raise LatentError(f"this discriminant takes latents of dimension {dim}, got shape {tuple(z.shape)}")
+        self._check(z)
         return self.scores(z)
 
     def scores(self, z: Tensor) -> Tensor:
@@ -137,16 +144,17 @@ class Discriminant(Readout):
         infinity for the only latent of its class.
         """
         check_rows(z, "latents")
+        self._check(z)
         check_labels(labels, len(z))
         if int(labels.max()) >= self.rows:
             raise LatentError(f"there is a label {int(labels.max())}, but means of {self.rows} classes only")
         labels = labels.to(z.device).long()
-        scores = self.forward(z).to(compute_dtype(z))
-        rows = F.normalize(z.to(scores), dim=1)
-        means, precision = self.means.to(scores), self.precision.to(scores)
+        scale = self.scale.to(z.device, compute_dtype(z))
+        rows = F.normalize(z.to(scale), dim=1)
+        means, precision = self.means.to(rows), self.precision.to(rows)
         # Whole distances: here what is the same for all classes does not stay so.
-        scores = scores - ((rows @ precision) * rows).sum(dim=1, keepdim=True) / 2
-        counts, total = self.counts.to(z.device)[labels].to(scores), len(z)
+        scores = self.scores(z.to(scale)) / scale - ((rows @ precision) * rows).sum(dim=1, keepdim=True) / 2
+        counts, total = self.counts.to(z.device)[labels].to(rows), int(self.counts.sum())
         residual = rows - means[labels]
         # Without this row the scatter of its class loses `grown` times the outer product of its residual, and the
         # residual itself is longer by `grown`. The inverse follows by the formula of Sherman and Morrison.
@@ -162,4 +170,10 @@ class Discriminant(Readout):
         along = along.scatter(1, own, (grown * near).unsqueeze(1))
         scores = (scores - stretch.unsqueeze(1) * along.square() / 2) * (total - 1) / total
         alone = (counts < 2).unsqueeze(1) & (torch.arange(self.rows, device=z.device) == own)
-        return scores.masked_fill(alone, -torch.inf).to(z.dtype)
+        return (scale * scores).masked_fill(alone, -torch.inf).to(z.dtype)
+
+    def _check(self, z: Tensor) -> None:
+        dim = self.require_fitted()
+        check_finite(z, "latents")
+        if z.shape[-1:] != (dim,):
+            raise LatentError(f"this discriminant takes latents of dimension {dim}, got shape {tuple(z.shape)}")

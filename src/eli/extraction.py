@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from eli.checks import check_labels, check_rows
 from eli.errors import AttachError, LatentError, OptionError
 from eli.heads import find_module, latent_of
 
@@ -125,6 +126,11 @@ def extract_labelled(
             x = _to_device(take(batch), where)
             latents = [_rows(model(x), "the model") for model in models]
             classes = torch.as_tensor(told(batch), device=latents[-1].device).reshape(-1)
+            if classes.is_floating_point() or classes.is_complex():
+                raise LatentError(
+                    f"classes must be whole numbers, got {classes.dtype}: say with labels=... where they are"
+                )
+            classes = classes.long()
             lengths = [len(z) for z in latents]
             if lengths != [len(classes)] * len(models):
                 raise LatentError(f"a batch has {lengths} latents but {len(classes)} classes")
@@ -132,6 +138,8 @@ def extract_labelled(
     if not found:
         raise LatentError("data gave no batch: there is nothing to learn from")
     *latents, classes = (torch.cat(side) for side in zip(*found, strict=True))
+    check_rows(latents[-1], "latents")
+    check_labels(classes, len(classes))
     return latents, classes
 
 

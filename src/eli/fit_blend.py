@@ -98,8 +98,8 @@ def fit_blend(
             "means from before (prototypes=...); with neither, attach an aligner with a gate, say eli.ByPrediction"
         )
     old = task_ends(known)[-1]
-    read_head = _reader(current, head, argument)
     before, after = (Latents(model, head, argument=argument) for model in (previous, current))
+    read_head = _reader(after)
     read = partial(extract_labelled, inputs=inputs, labels=labels, device=device)
     # One pass: a loader that augments or shuffles gives other images each time.
     (z_prev, z_cur), classes = read([before, after], new)
@@ -109,6 +109,7 @@ def fit_blend(
         if prototypes.require_fitted() != z_cur.shape[1]:
             raise LatentError(f"the prototypes have dimension {prototypes.dim}, the latents {z_cur.shape[1]}")
         _check_all_there(prototypes.counts[:old], old, "prototype")
+        _check_all_there(torch.bincount(classes)[old:], int(classes.max()) + 1 - old, "new sample", first=old)
         back = (aligner if aligner is not None else Ridge()).fit_latents(z_prev, z_cur)
         forward = Ridge().fit_latents(z_prev, z_cur, direction="forward")
         return blend_prototypes(back, forward, read_head, prototypes, Labelled(z_cur, classes), known=known)
@@ -130,9 +131,10 @@ def blend_exemplars(aligner: Aligner, head: Head, exemplars: Labelled, *, known:
         exemplars: Of all classes.
         known: As in `Blend`.
     """
+    logits = _read(head, exemplars.z)
     moved = aligner.align(exemplars.z, generator=_noise(exemplars.z))
-    aligned = Aligned(aligner, Discriminant().fit(moved, exemplars.labels))
-    return _chosen([HeadScores(), aligned], head, exemplars, known=known)
+    aligned = Aligned(aligner, Discriminant().fit(moved, exemplars.labels, classes=logits.shape[1]))
+    return _chosen([HeadScores(), aligned], exemplars, logits, known=known)
 
 
 def blend_prototypes(
@@ -158,23 +160,30 @@ def blend_prototypes(
         known: As in `Blend`.
         seed: Of the stand-ins.
     """
-    moved = copy.deepcopy(prototypes).move(forward).add(*new)
-    there = copy.deepcopy(prototypes).add(aligner.align(new.z, generator=_noise(new.z)), new.labels)
+    outputs = _read(head, new.z[:1]).shape[1]
+    moved = copy.deepcopy(prototypes).move(forward).add(*new, classes=outputs)
+    back = aligner.align(new.z, generator=_noise(new.z))
+    there = copy.deepcopy(prototypes).add(back, new.labels, classes=outputs)
     made, classes = moved.stand_ins(*new, seed=seed)
     chosen_on = Labelled(torch.cat([made, new.z]), torch.cat([classes, new.labels]))
-    return _chosen([HeadScores(), moved, Aligned(aligner, there)], head, chosen_on, known=known)
+    parts = [HeadScores(), moved, Aligned(aligner, there)]
+    return _chosen(parts, chosen_on, _read(head, chosen_on.z), known=known)
 
 
-def _check_all_there(counts: Tensor, classes: int, what: str) -> None:
-    """Raise if some class would never be predicted."""
+def _check_all_there(counts: Tensor, classes: int, what: str, *, first: int = 0) -> None:
+    """Raise if some class would never be predicted; `counts` begin with class `first`."""
     there = counts.tolist() + [0] * (classes - len(counts))
     if 0 in there:
-        raise LatentError(f"there is no {what} of class {there.index(0)}: a class without any would never be predicted")
+        missing = first + there.index(0)
+        raise LatentError(f"there is no {what} of class {missing}: a class without any would never be predicted")
 
 
-def _chosen(parts: Sequence[Readout], head: Head, samples: Labelled, *, known: int | Sequence[int]) -> Blend:
+def _read(head: Head, z: Tensor) -> Tensor:
     with torch.no_grad():
-        logits = logits_of(head(samples.z))
+        return logits_of(head(z))
+
+
+def _chosen(parts: Sequence[Readout], samples: Labelled, logits: Tensor, *, known: int | Sequence[int]) -> Blend:
     # Equal weights: the model was trained on what they would be chosen on, and its head would get them all.
     return Blend(parts, known=known, caution=math.inf).choose(*samples, logits=logits)
 
@@ -184,9 +193,9 @@ def _noise(z: Tensor) -> torch.Generator:
     return torch.Generator(z.device).manual_seed(0)
 
 
-def _reader(model: nn.Module, head: str, argument: int | str) -> Head:
+def _reader(latents: Latents) -> Head:
     """The head alone, as it is in evaluation mode, without what may be attached to it."""
-    part = find_module(model, head)
+    part, argument = find_module(latents.model, latents.head_name), latents.argument
     if argument != 0 and not isinstance(argument, str):
         raise AttachError(
             f"a blend calls the head with latents alone: argument must be 0 or a keyword, not {argument!r}"

@@ -69,7 +69,8 @@ def best_offsets(scores: Tensor, labels: Tensor, *, ends: Sequence[int]) -> tupl
         ends: How many classes there were after each task but the last.
 
     Returns:
-        As many offsets as `ends`. A task without any exemplar, or with all of them, has none to choose by: 0.
+        As many offsets as `ends`. A task without any exemplar, or with all of them, has none to choose by: 0. A tie
+        between classes counts against the task whose turn it is, whichever of the two comes first.
     """
     scores = scores.double()
     tasks = list(enumerate(pairwise([*ends, scores.shape[1]])))

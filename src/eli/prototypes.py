@@ -59,12 +59,13 @@ class Prototypes(Readout):
         self.register_buffer("means", torch.zeros(self.rows, dim))
         self.register_buffer("counts", torch.zeros(self.rows, dtype=torch.int64))
 
-    def add(self, z: Tensor, labels: Tensor) -> Self:
+    def add(self, z: Tensor, labels: Tensor, *, classes: int = 0) -> Self:
         """Remember the means of new classes.
 
         Args:
             z: Latents `(N, D)` of the model as it is now.
             labels: Their classes `(N,)`: places among the head's outputs.
+            classes: How many outputs the head has, if these are more than the classes so far.
 
         Raises:
             LatentError: If latents and labels do not fit each other, or other latents that were added.
@@ -75,7 +76,7 @@ class Prototypes(Readout):
         if self.fitted and z.shape[1] != self.dim:
             raise LatentError(f"these prototypes have dimension {self.dim}, the latents {z.shape[1]}")
         z, labels = self._seen(z.detach()), labels.to(z.device).long()
-        counts = torch.bincount(labels, minlength=self.rows)
+        counts = torch.bincount(labels, minlength=max(self.rows, classes))
         before = self.counts.to(counts) if self.fitted else counts[:0]
         twice = torch.nonzero((counts[: len(before)] > 0) & (before > 0)).flatten().tolist()
         if twice:

@@ -1,6 +1,7 @@
 """Reading classes off latents in another way than the model's own head does: the base class and two small ones.
 
-Imported by `attach.py`, `prototypes.py` and `blend.py`. Like aligners and gates, a readout sees no label at test time.
+Imported by `attach.py`, by the readouts and by `fit_blend.py`. Like aligners and gates, a readout sees no label at test
+time.
 """
 
 from __future__ import annotations

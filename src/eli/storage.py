@@ -1,4 +1,4 @@
-"""Saving and loading of aligners and gates: one safetensors file each, never a pickle.
+"""Saving and loading of aligners, gates and readouts: one safetensors file each, never a pickle.
 
 The file's metadata names the format, its version, the class, the class's options and a digest of all of it; its tensors
 are the module's `state_dict`. Imported by `aligner.py`, `gates.py`, `readout.py` and `blend.py`.

@@ -1,7 +1,7 @@
 """The label-free default: several readouts that vote, chosen on training data. Imported by `evaluate.py`.
 
-It sees a `Material`, which holds no test label, and the forward prototypes; its choice is made before it is shown a
-test row.
+It sees a `Material`, which holds no test label, prototypes of the task before and a map from there; its choice is made
+before it is shown a test row.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from eli.lab.reproduce.store import Store
 _PROTOCOLS = ("half-5", "equal-5")
 _TOLD = ("eli/oracle", "oracle-mask")
 _HEADINGS = ("learner", "data", "protocol", "reading")
+_SHOWN = ("average", "average_incremental", "last", "old", "new")
 _NONE = "–"
 
 Values = Mapping[str, tuple[float | None, ...]]
@@ -74,8 +75,7 @@ def measured(readings: Sequence[Evaluation], store: Store) -> dict[str, Values]:
 
 
 def _values(summaries: Sequence[Summary]) -> Values:
-    names = ("average", "average_incremental", "last", "old", "new")
-    found = {name: tuple(getattr(summary, name) for summary in summaries) for name in names}
+    found = {name: tuple(getattr(summary, name) for summary in summaries) for name in _SHOWN}
     return {name: tuple(None if value is None else 100 * value for value in values) for name, values in found.items()}
 
 
@@ -120,12 +120,11 @@ def sheet(
 
 
 def _cells(values: Values, of: Mapping[str, Values]) -> tuple[str, ...]:
-    shown = ("average", "average_incremental", "last", "old", "new")
     base, default, mask = of["base"], of.get(DEFAULT), of[marked("oracle-mask")]
     three = (side["average_incremental"] for side in (values, base, mask))
     shares = [recovered_fraction(*numbers) for numbers in zip(*three, strict=True)]
     return (
-        *(_mean(values[name]) for name in shown),
+        *(_mean(values[name]) for name in _SHOWN),
         *_difference(values, base),
         *((_NONE, _NONE) if default is None else _difference(default, values)),
         _mean([None if share is None else 100 * share for share in shares]),
@@ -141,10 +140,11 @@ def _difference(ones: Values, others: Values) -> tuple[str, str]:
     """A paired difference with its interval; dashes between equals."""
     if ones is others:
         return _NONE, _NONE
-    pair = [[value for value in side["average_incremental"] if value is not None] for side in (ones, others)]
-    if not pair[0] or len(pair[0]) != len(pair[1]):
+    both = zip(ones["average_incremental"], others["average_incremental"], strict=True)
+    pairs = [(one, other) for one, other in both if one is not None and other is not None]
+    if not pairs:
         return _NONE, _NONE
-    found = paired_difference(*pair, confidence=CONFIDENCE)
+    found = paired_difference(*zip(*pairs, strict=True), confidence=CONFIDENCE)
     return gain_text(found.mean), _NONE if found.interval is None else interval_text(found)
 
 
