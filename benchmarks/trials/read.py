@@ -38,6 +38,7 @@ from eli import (
     Readout,
     Ridge,
 )
+from eli.lab.evaluation.class_means import cosines
 from eli.lab.evaluation.latents import TaskLatents
 from eli.lab.evaluation.spaces import read_head
 from eli.lab.experiments.kinds import kind_of
@@ -286,11 +287,6 @@ def mixed_means(task: Task, share: float) -> Tensor:
     """Forward prototypes with a share of the exemplars' means; both as directions."""
     means = NearestMean().add(task.latents.memory, task.latents.memory_labels).means
     return torch.lerp(F.normalize(task.moved["local-shift 0.3"], dim=1), F.normalize(means, dim=1), share)
-
-
-def cosines(z: Tensor, means: Tensor) -> Tensor:
-    """Of the angles between latents and means."""
-    return F.normalize(z, dim=1) @ F.normalize(means, dim=1).T
 
 
 TRIALS = (references, gates, chains, birth_spaces, other_targets, blends, without_exemplars)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
-from itertools import combinations, islice, pairwise
+from itertools import combinations, pairwise
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -127,16 +127,7 @@ class Blend(Readout):
         scores = _standard([part.detach().cpu().double() for part in given])
         if int(labels.max()) >= scores.shape[-1]:
             raise LatentError(f"there is a label {int(labels.max())}, but the parts score {scores.shape[-1]} classes")
-        # Equal weights come first, and with infinite caution nothing else can win.
-        grid = islice(self._grid(), 1) if math.isinf(self.caution) else self._grid()
-        tried = [_Tried.of(weights, scores, labels, ends=self.ends) for weights in grid]
-        best = max(blend.accuracy for blend in tried)
-        error = math.sqrt(best * (1 - best) / len(z))
-        # Sums in different order differ by rounding: that is no better accuracy.
-        least = -math.inf if math.isinf(self.caution) else best - self.caution * error - 1e-9
-        chosen = min(
-            (blend for blend in tried if blend.accuracy >= least), key=lambda blend: (blend.unevenness, -blend.accuracy)
-        )
+        chosen = self._chosen(scores, labels)
         with torch.inference_mode(False):
             self._build(z.shape[1])
             self.weights = torch.tensor(chosen.weights, device=z.device)
@@ -164,6 +155,19 @@ class Blend(Readout):
         for part in self.parts:
             assert isinstance(part, Readout)  # noqa: S101  (for the type checker: a ModuleList forgets)
             yield part
+
+    def _chosen(self, scores: Tensor, labels: Tensor) -> _Tried:
+        grid = self._grid()
+        equal = _Tried.of(next(grid), scores, labels, ends=self.ends)
+        if math.isinf(self.caution):
+            return equal
+        tried = [equal, *(_Tried.of(weights, scores, labels, ends=self.ends) for weights in grid)]
+        best = max(blend.accuracy for blend in tried)
+        error = math.sqrt(best * (1 - best) / len(labels))
+        # Sums in different order differ by rounding: that is no better accuracy.
+        least = best - self.caution * error - 1e-9
+        good = (blend for blend in tried if blend.accuracy >= least)
+        return min(good, key=lambda blend: (blend.unevenness, -blend.accuracy))
 
     def _grid(self) -> Iterator[tuple[float, ...]]:
         """Equal weights, and all multiples of 1 / steps that sum to 1."""

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from eli.checks import check_finite, check_labels, check_rows
 from eli.errors import LatentError, OptionError
 from eli.langevin import compute_dtype
+from eli.prototypes import NearestMean
 from eli.readout import Readout
 
 _NO_SPREAD = 1e-12  # mean variance of a dimension of directions, below which it is rounding
@@ -88,14 +88,11 @@ class Discriminant(Readout):
         Raises:
             LatentError: If latents and labels do not fit each other, or do not fix a covariance that is not shrunk.
         """
-        check_rows(z, "latents")
-        check_labels(labels, len(z))
+        nearest = NearestMean().add(z, labels, classes=classes)
         # On the CPU, since not every accelerator has float64.
-        rows, own = F.normalize(z.detach().cpu().double(), dim=1), labels.cpu().long()
-        counts = torch.bincount(own, minlength=classes)
-        sums = torch.zeros(len(counts), z.shape[1], dtype=torch.float64).index_add_(0, own, rows)
-        means = sums / counts.clamp(min=1).unsqueeze(1)
-        within = rows - means[own]
+        means, counts = nearest.means.cpu().double(), nearest.counts
+        rows = F.normalize(z.detach().cpu().double(), dim=1)
+        within = rows - means[labels.cpu().long()]
         covariance = within.t() @ within / len(rows)
         scale, identity = covariance.diagonal().mean(), torch.eye(z.shape[1], dtype=torch.float64)
         shrunk = (1 - self.shrinkage) * covariance + self.shrinkage * scale * identity
@@ -120,7 +117,7 @@ class Discriminant(Readout):
                 # Contiguous, as it is read from a file: products round alike then. A copy, since what was made under
                 # inference mode could never be changed again.
                 setattr(self, name, tensor.to(z.device, compute_dtype(z)).clone(memory_format=torch.contiguous_format))
-            self.counts = counts.to(z.device).clone()
+            self.counts = counts.clone()
         return self
 
     def forward(self, z: Tensor, *, logits: Tensor | None = None) -> Tensor:
@@ -143,11 +140,7 @@ class Discriminant(Readout):
         Mean and covariance both change (but for the scale of the identity in the latter, which hardly does). Minus
         infinity for the only latent of its class.
         """
-        check_rows(z, "latents")
-        self._check(z)
-        check_labels(labels, len(z))
-        if int(labels.max()) >= self.rows:
-            raise LatentError(f"there is a label {int(labels.max())}, but means of {self.rows} classes only")
+        self._check_labelled(z, labels)
         labels = labels.to(z.device).long()
         scale = self.scale.to(z.device, compute_dtype(z))
         rows = F.normalize(z.to(scale), dim=1)
@@ -171,9 +164,3 @@ class Discriminant(Readout):
         scores = (scores - stretch.unsqueeze(1) * along.square() / 2) * (total - 1) / total
         alone = (counts < 2).unsqueeze(1) & (torch.arange(self.rows, device=z.device) == own)
         return (scale * scores).masked_fill(alone, -torch.inf).to(z.dtype)
-
-    def _check(self, z: Tensor) -> None:
-        dim = self.require_fitted()
-        check_finite(z, "latents")
-        if z.shape[-1:] != (dim,):
-            raise LatentError(f"this discriminant takes latents of dimension {dim}, got shape {tuple(z.shape)}")

@@ -21,7 +21,7 @@ from eli.extraction import Latents, evaluating, extract_labelled
 from eli.gates import Head, logits_of
 from eli.heads import find_module
 from eli.prototypes import Prototypes
-from eli.readout import Aligned, HeadScores, Readout
+from eli.readout import Aligned, HeadScores, Readout, same_noise
 
 
 class Labelled(NamedTuple):
@@ -132,7 +132,7 @@ def blend_exemplars(aligner: Aligner, head: Head, exemplars: Labelled, *, known:
         known: As in `Blend`.
     """
     logits = _read(head, exemplars.z)
-    moved = aligner.align(exemplars.z, generator=_noise(exemplars.z))
+    moved = aligner.align(exemplars.z, generator=same_noise(exemplars.z))
     aligned = Aligned(aligner, Discriminant().fit(moved, exemplars.labels, classes=logits.shape[1]))
     return _chosen([HeadScores(), aligned], exemplars, logits, known=known)
 
@@ -162,7 +162,7 @@ def blend_prototypes(
     """
     outputs = _read(head, new.z[:1]).shape[1]
     moved = copy.deepcopy(prototypes).move(forward).add(*new, classes=outputs)
-    back = aligner.align(new.z, generator=_noise(new.z))
+    back = aligner.align(new.z, generator=same_noise(new.z))
     there = copy.deepcopy(prototypes).add(back, new.labels, classes=outputs)
     made, classes = moved.stand_ins(*new, seed=seed)
     chosen_on = Labelled(torch.cat([made, new.z]), torch.cat([classes, new.labels]))
@@ -186,11 +186,6 @@ def _read(head: Head, z: Tensor) -> Tensor:
 def _chosen(parts: Sequence[Readout], samples: Labelled, logits: Tensor, *, known: int | Sequence[int]) -> Blend:
     # Equal weights: the model was trained on what they would be chosen on, and its head would get them all.
     return Blend(parts, known=known, caution=math.inf).choose(*samples, logits=logits)
-
-
-def _noise(z: Tensor) -> torch.Generator:
-    """The same noise, where an aligner uses any, as `Aligned` has."""
-    return torch.Generator(z.device).manual_seed(0)
 
 
 def _reader(latents: Latents) -> Head:

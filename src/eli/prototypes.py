@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from eli.aligner import Aligner
-from eli.checks import check_finite, check_labels, check_rows
+from eli.checks import check_labels, check_rows
 from eli.errors import LatentError, OptionError
 from eli.langevin import compute_dtype
-from eli.readout import Readout
+from eli.readout import Readout, same_noise
 
 
 class Prototypes(Readout):
@@ -106,10 +106,9 @@ class Prototypes(Readout):
         self.require_fitted()
         if aligner.direction != "forward":
             raise OptionError('prototypes are moved by an aligner that was fitted with direction="forward"')
-        generator = torch.Generator().manual_seed(0)
         there = self.counts > 0
         moved = self.means.clone()
-        moved[there] = aligner.align(self.means[there], generator=generator)
+        moved[there] = aligner.align(self.means[there], generator=same_noise(self.means))
         self.means = moved
         return self
 
@@ -160,12 +159,6 @@ class Prototypes(Readout):
         """Latents as they are averaged."""
         return z
 
-    def _check(self, z: Tensor) -> None:
-        dim = self.require_fitted()
-        check_finite(z, "latents")
-        if z.shape[-1:] != (dim,):
-            raise LatentError(f"these prototypes take latents of dimension {dim}, got shape {tuple(z.shape)}")
-
 
 class NearestMean(Prototypes):
     """iCaRL's classifier: means of exemplars under the current model, each scaled to length 1 before it is averaged.
@@ -186,11 +179,7 @@ class NearestMean(Prototypes):
 
         Minus infinity for the only latent of its class.
         """
-        check_rows(z, "latents")
-        self._check(z)
-        check_labels(labels, len(z))
-        if int(labels.max()) >= self.rows:
-            raise LatentError(f"there is a label {int(labels.max())}, but means of {self.rows} classes only")
+        self._check_labelled(z, labels)
         labels = labels.to(z.device).long()
         scores = self.forward(z).to(compute_dtype(z))
         means, counts = self.means.to(scores)[labels], self.counts.to(z.device)[labels].unsqueeze(1)

@@ -13,8 +13,14 @@ import torch
 from torch import Tensor
 
 from eli.aligner import Aligner
+from eli.checks import check_finite, check_labels, check_rows
 from eli.errors import LatentError, OptionError
 from eli.storage import Storable, described, remade
+
+
+def same_noise(z: Tensor) -> torch.Generator:
+    """For aligners that use noise: the same each time, so that it changes nothing that is chosen or predicted."""
+    return torch.Generator(z.device).manual_seed(0)
 
 
 class Readout(Storable):
@@ -39,6 +45,22 @@ class Readout(Storable):
     def forward(self, z: Tensor, *, logits: Tensor | None = None) -> Tensor:
         """Scores of shape `(..., classes)` for latents `(..., D)`; `logits` are what the head says of them."""
         raise NotImplementedError
+
+    def _check(self, z: Tensor) -> None:
+        """Raise if these are no latents that it reads."""
+        self.require_fitted()
+        check_finite(z, "latents")
+        if self.takes is not None and z.shape[-1:] != (self.takes,):
+            name = type(self).__name__
+            raise LatentError(f"this {name} takes latents of dimension {self.takes}, got shape {tuple(z.shape)}")
+
+    def _check_labelled(self, z: Tensor, labels: Tensor) -> None:
+        """Raise if these are no labelled latents of the classes that it has rows for."""
+        check_rows(z, "latents")
+        self._check(z)
+        check_labels(labels, len(z))
+        if int(labels.max()) >= self.rows:
+            raise LatentError(f"there is a label {int(labels.max())}, but means of {self.rows} classes only")
 
     def left_out(self, z: Tensor, labels: Tensor, *, logits: Tensor | None = None) -> Tensor:
         """Scores of labelled training latents, as if this readout had been made without the one that is scored.
@@ -122,4 +144,4 @@ class Aligned(Readout):
         if self.aligner.direction == "forward":
             raise OptionError('Aligned needs an aligner that was fitted with direction="backward"')
         # Noise, where an aligner uses any, must not change what is chosen or predicted.
-        return self.aligner.align(z, generator=torch.Generator(z.device).manual_seed(0))
+        return self.aligner.align(z, generator=same_noise(z))
