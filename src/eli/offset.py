@@ -73,19 +73,20 @@ def best_offsets(scores: Tensor, labels: Tensor, *, ends: Sequence[int]) -> tupl
         between classes counts against the task whose turn it is, whichever of the two comes first.
     """
     scores = scores.double()
-    tasks = list(enumerate(pairwise([*ends, scores.shape[1]])))
     found = [0.0] * len(ends)
+    turns: list[tuple[int, Tensor, Tensor, int]] = []
+    classes = torch.arange(scores.shape[1])
+    for task, (start, stop) in enumerate(pairwise([*ends, len(classes)])):
+        inside = (classes >= start) & (classes < stop)
+        if inside[labels].any() and not inside[labels].all():
+            # The task's own classes last: that is where `best_offset` looks for what is new.
+            order = torch.cat([classes[~inside], classes[inside]])
+            turns.append((task, order, order.argsort()[labels], len(classes) - (stop - start)))
     for _ in range(_MOST_ROUNDS):
         changed = False
-        for task, (start, stop) in reversed(tasks):
-            inside = (torch.arange(scores.shape[1]) >= start) & (torch.arange(scores.shape[1]) < stop)
-            if not inside[labels].any() or inside[labels].all():
-                continue
-            # The task's own classes last: that is where `best_offset` looks for what is new.
-            order = torch.cat([torch.nonzero(~inside), torch.nonzero(inside)]).flatten()
-            places = torch.empty_like(order).scatter_(0, order, torch.arange(len(order)))
+        for task, order, places, known in reversed(turns):
             shifted = offset_scores(scores, found, ends=ends)
-            more = best_offset(shifted[:, order], places[labels], known=int((~inside).sum()))
+            more = best_offset(shifted[:, order], places, known=known)
             found[task] += more
             changed = changed or more != 0
         if not changed:
