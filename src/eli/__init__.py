@@ -7,6 +7,11 @@ old samples back before the head reads them::
     eli.attach(new_model, "fc", aligner, gate=eli.ByPrediction(known=50))
     aligner.save("aligner.safetensors")
 
+With a few old images at hand, this does better, and needs no gate::
+
+    blend = eli.fit_blend(old_model, new_model, "fc", new_task_loader, exemplar_loader, known=50)
+    eli.attach(new_model, "fc", blend)
+
 This package needs torch, numpy and safetensors only. The bench (data sets, learners, experiments, reports, the `eli`
 command) is `eli.lab`, which is never imported from here.
 """
