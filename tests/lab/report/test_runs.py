@@ -62,7 +62,7 @@ def test_a_run_that_is_less_far_is_not_averaged(run_folders, tmp_path):
     shutil.rmtree(tmp_path / "run" / "task-02")
     (experiment,) = read_runs([RunFolder(tmp_path / "run"), RunFolder(run_folders / "icarl-0")])[0]
     assert experiment.seeds == [0]
-    assert "(seed 1) has finished 2 of 3 tasks" in experiment.left_out[0]
+    assert "(seed 1) has finished 2 of 3 tasks" in experiment.remarks[0]
 
 
 def test_what_cannot_be_read_is_named(run_folders, tmp_path):

@@ -46,7 +46,7 @@ def run(args: argparse.Namespace, console: Console) -> None:
     experiments, problems = read_runs(folders)
     # Not among what is written to the terminal, which may go into a file.
     notes = Console(stderr=True, highlight=False)
-    for text in [*problems, *(sentence for each in experiments for sentence in each.left_out)]:
+    for text in [*problems, *(sentence for each in experiments for sentence in each.remarks)]:
         notes.print(text, markup=False, soft_wrap=True)
     if args.format == "html":
         from eli.lab.report.run_html import write_run_report

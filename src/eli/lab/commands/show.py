@@ -82,17 +82,19 @@ def print_runs(
     """
     from eli.lab.evaluation.metrics import summarise
     from eli.lab.evaluation.table import HEAD, summary_table
+    from eli.lab.experiments.editions import other_edition
     from eli.lab.experiments.run_folder import RunError
     from eli.lab.experiments.words import run_words
 
     _check_alike([folder.facts() for folder in folders])
-    summaries, done = [], set()
+    summaries, done, notes = [], set(), []
     for folder in folders:
         results = folder.gather()
         if not results.rows:
             raise RunError(f"{folder.path} has no results yet; 'eli resume {folder.path}' goes on with it")
         summaries.append(summarise(results.rows))
         done.add(len(results.tasks))
+        notes.append(other_edition(folder, results.facts, results.tasks))
     if len(done) > 1:
         raise RunError(f"these runs have finished different numbers of tasks: {sorted(done)}")
     title = f"{run_words(folders[0].facts())}, {done.pop()} of {len(folders[0].facts()['sizes'])} tasks"
@@ -100,6 +102,8 @@ def print_runs(
     for folder in folders:
         files = f"Results: {folder.path / 'results.jsonl'}, {folder.path / 'results.csv'}"
         console.print(files, soft_wrap=True, markup=False)
+    for note in filter(None, notes):
+        console.print(f"Note: {note}", soft_wrap=True, markup=False)
     return summaries
 
 

@@ -12,7 +12,7 @@ from eli.lab.experiments.extract import latents_of
 from eli.lab.experiments.kind import Kind
 from eli.lab.experiments.kinds import CLASSIFICATION
 from eli.lab.experiments.loop import Place, Watch
-from eli.lab.experiments.reading import is_read, read_task
+from eli.lab.experiments.reading import READINGS_EDITION, is_read, read_task
 from eli.lab.experiments.run_config import TREE, compose, from_dict, with_aligner
 from eli.lab.experiments.training import teach
 from eli.lab.learners import Learner
@@ -65,5 +65,6 @@ KIND = Kind(
     remember=remember,
     read=read_task,
     is_read=is_read,
+    edition=READINGS_EDITION,
 )
 """`eli run`."""

@@ -39,6 +39,7 @@ class Kind:
         remember: Chooses the exemplars of the classes that a task brought, after it was learned.
         read: Fits the aligners of a task, takes all readings and writes them.
         is_read: Whether all that `read` leaves is there, in the folder of the readings and in that of the run.
+        edition: Of its readings, from 1: one more whenever what `read` measures changes. Written with them.
     """
 
     name: str
@@ -53,3 +54,4 @@ class Kind:
     remember: Callable[[Any, Any, Memory, int], None]
     read: Callable[..., None]
     is_read: Callable[[RunFolder, RunFolder, int], bool]
+    edition: int

@@ -22,6 +22,7 @@ from eli.lab.evaluation.latents import TaskLatents
 from eli.lab.evaluation.results import JSON_NAME, task_facts, write_results
 from eli.lab.evaluation.settings import AlignerSettings
 from eli.lab.experiments.bench import Bench
+from eli.lab.experiments.editions import EDITION
 from eli.lab.experiments.extract import latents_of, pairs_of
 from eli.lab.experiments.run_config import AlignerConfig
 from eli.lab.experiments.run_folder import RunFolder
@@ -30,6 +31,8 @@ from eli.lab.learners import Learner
 from eli.lab.seeds import derive_seed
 from eli.lab.tensor_file import read_tensors, write_tensors
 
+READINGS_EDITION = 1
+"""One more whenever a reading comes to measure something else, or a new one is added: see `editions.py`."""
 LATENTS, PROTOTYPES = "latents.safetensors", "prototypes.safetensors"
 
 
@@ -89,7 +92,7 @@ def _write(evaluation: TaskEvaluation, target: RunFolder, number: int, *, traine
     if evaluation.blend is not None:
         evaluation.blend.save(target.task(number) / "aligners" / "blend.safetensors")
     write_tensors(_prototypes_file(target, number), evaluation.prototypes)
-    facts = task_facts(number + 1, evaluation)
+    facts = task_facts(number + 1, evaluation) | {EDITION: READINGS_EDITION}
     facts["seconds"] |= {"train": trained, "extract": extracted}
     write_results(target.task(number), evaluation.rows, {}, tasks=[facts])
 

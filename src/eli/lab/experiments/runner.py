@@ -19,6 +19,7 @@ from torch import Tensor
 from eli.errors import OptionError
 from eli.lab.data.memory import Memory
 from eli.lab.experiments.crew import Crew
+from eli.lab.experiments.editions import of_edition
 from eli.lab.experiments.kind import Finished, Kind, Say, Show
 from eli.lab.experiments.loop import Moment, Place
 from eli.lab.experiments.run_folder import RunFolder
@@ -56,7 +57,7 @@ def run(
                 crew.follow()
                 continue
             with crew.led():
-                if not kind.is_read(folder, folder, number):
+                if not _is_read(kind, folder, folder, number):
                     settings = bench.config.aligner
                     kind.read(bench, learner, memory, number, source=folder, target=folder, settings=settings, say=say)
                     finished(folder.collect())
@@ -77,9 +78,17 @@ def evaluate(kind: Kind, bench: Any, folder: RunFolder, target: RunFolder, setti
     for number in range(folder.tasks()):
         bench.grow(learner, number)
         _restore(bench, folder, number, learner, memory)
-        if not kind.is_read(target, folder, number):
+        if not _is_read(kind, target, folder, number):
             kind.read(bench, learner, memory, number, source=folder, target=target, settings=settings, say=say)
             target.collect()
+
+
+def _is_read(kind: Kind, target: RunFolder, source: RunFolder, number: int) -> bool:
+    """Whether the readings of a task are there, and mean what they mean today."""
+    if not kind.is_read(target, source, number):
+        return False
+    results = target.results(number)
+    return results is not None and of_edition(results.tasks, kind.edition)
 
 
 def _learn(

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from eli.lab.environment import describe_environment
 from eli.lab.experiments.board import open_board
+from eli.lab.experiments.editions import go_on_command
 from eli.lab.experiments.kind import Kind
 from eli.lab.experiments.kinds import CLASSIFICATION, kind_named, kind_of
 from eli.lab.experiments.run_config import describe
@@ -115,10 +116,9 @@ def _check_start(of: Kind, bench: Any, speed: Speed) -> None:
 
 def _refuse_evaluation(folder: RunFolder, facts: Mapping[str, Any]) -> None:
     if "evaluation" in facts:
-        run = folder.path.parent.parent
         raise RunError(
-            f"{folder.path} is an evaluation of the run {run}; "
-            f"'eli evaluate {run} {' '.join(facts['evaluation'])} --name {folder.path.name}' goes on with it"
+            f"{folder.path} is an evaluation of the run {folder.path.parent.parent}; "
+            f"'{go_on_command(folder, facts)}' goes on with it"
         )
 
 

@@ -152,10 +152,10 @@ def runs_topic(subject: Subject) -> Piece:
         ),
         "columns",
     )
-    left_out = words([f"{sentence}." for sentence in experiment.left_out], kind="note after")
+    remarks = words([f"{sentence}." for sentence in experiment.remarks], kind="note after")
     return (
         table(durations_table(experiment))
-        + left_out
+        + remarks
         + heading("Command")
         + command
         + folded("Configuration and environment", lists)

@@ -19,6 +19,7 @@ from eli.lab.evaluation.metrics import Summary, accuracy_matrix, curve, summaris
 from eli.lab.evaluation.scoring import Row
 from eli.lab.evaluation.table import HEAD
 from eli.lab.evaluation.terms import CLASSIFIED, DETECTED, Terms
+from eli.lab.experiments.editions import other_edition
 from eli.lab.experiments.kinds import DETECTION, kind_of
 from eli.lab.experiments.run_folder import RunError, RunFolder
 from eli.lab.experiments.words import protocol_words
@@ -65,12 +66,12 @@ class Experiment:
     Args:
         name: Short, and different from that of all other experiments of the report.
         runs: At least one.
-        left_out: Runs of the same experiment that are less far, and are not averaged: one sentence each.
+        remarks: One sentence about each of its runs that is less far, and not averaged, or was read by another eli.
     """
 
     name: str
     runs: tuple[Run, ...]
-    left_out: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
 
     @property
     def config(self) -> dict[str, Any]:
@@ -207,14 +208,15 @@ def read_runs(folders: Sequence[RunFolder]) -> tuple[list[Experiment], list[str]
 
 def _experiment(name: str, runs: Sequence[Run]) -> Experiment:
     most = max(len(run.tasks) for run in runs)
-    left_out = tuple(
+    left_out = [
         f"{run.folder.path} (seed {run.seed}) has finished {len(run.tasks)} of {len(run.facts['sizes'])} tasks and is "
         f"left out of the averages, which are over runs with {most}"
         for run in runs
         if len(run.tasks) < most
-    )
+    ]
     kept = sorted((run for run in runs if len(run.tasks) == most), key=lambda run: run.seed)
-    return Experiment(name, tuple(kept), left_out)
+    others = [other_edition(run.folder, run.facts, run.tasks) for run in kept]
+    return Experiment(name, tuple(kept), (*left_out, *filter(None, others)))
 
 
 def _names(firsts: Sequence[Run]) -> list[str]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from eli.errors import EliError
 from eli.lab.evaluation.results import JSON_NAME, Results
+from eli.lab.experiments.editions import of_edition
 from eli.lab.experiments.kinds import CLASSIFICATION, kind_named
 from eli.lab.experiments.run_config import TrainConfig
 from eli.lab.experiments.run_folder import RunError, RunFolder
@@ -95,13 +96,13 @@ class Store:
         return folder.gather()
 
     def is_read(self, planned: Evaluation) -> bool:
-        """Whether all readings of an evaluation are there."""
-        folder = self.evaluation_folder(planned)
+        """Whether all readings of an evaluation are there, in today's edition."""
+        folder, kind = self.evaluation_folder(planned), kind_named(self._kind)
         if not is_finished(folder):
             return False
         # Another aligner under this name is an error that `read_again` words; here it is just not this evaluation.
-        stored = kind_named(self._kind).from_dict(folder.facts()["config"])
-        return bool(stored.aligner == planned.aligner)
+        stored = kind.from_dict(folder.facts()["config"])
+        return bool(stored.aligner == planned.aligner) and of_edition(folder.gather().tasks, kind.edition)
 
     def donor(self, run: BaseRun) -> StoredRun | None:
         """A run on disk whose first task is learned and is the first task of this run."""

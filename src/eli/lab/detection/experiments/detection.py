@@ -5,7 +5,7 @@ from __future__ import annotations
 from eli.lab.data.memory import Memory
 from eli.lab.detection.experiments.bench import DetectionBench, first_task, open_bench
 from eli.lab.detection.experiments.config import TREE, compose, from_dict, with_aligner
-from eli.lab.detection.experiments.reading import is_read, read_task
+from eli.lab.detection.experiments.reading import READINGS_EDITION, is_read, read_task
 from eli.lab.detection.experiments.training import teach_task
 from eli.lab.detection.learners import DetectionLearner
 from eli.lab.experiments.kind import Kind
@@ -30,5 +30,6 @@ KIND = Kind(
     remember=remember,
     read=read_task,
     is_read=is_read,
+    edition=READINGS_EDITION,
 )
 """`eli detect run`."""

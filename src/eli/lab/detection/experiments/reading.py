@@ -25,11 +25,14 @@ from eli.lab.detection.experiments.pictures import keep_pictures
 from eli.lab.detection.experiments.sections import RegionAlignerConfig
 from eli.lab.detection.learners import DetectionLearner
 from eli.lab.evaluation.results import JSON_NAME, write_results
+from eli.lab.experiments.editions import EDITION
 from eli.lab.experiments.reading import aligner_settings
 from eli.lab.experiments.run_folder import RunFolder
 from eli.lab.seeds import derive_seed
 from eli.lab.tensor_file import read_tensors, write_tensors
 
+READINGS_EDITION = 1
+"""One more whenever a reading comes to measure something else, or a new one is added: see `editions.py`."""
 PAIRS = "pairs.safetensors"
 CALIBRATION = 256
 """How many training images show what known and unknown objects look like (ORE)."""
@@ -92,7 +95,7 @@ def read_task(
         found |= unknown_facts(learner.model, _calibration_images(bench, number), _annotated(bench, bench.data.test))
     seconds["readings"] = clock.lap()
     _write(bench, target, number, readings, collected)
-    facts = {"task": number + 1, "seconds": seconds, "drift": {}, **found}
+    facts = {EDITION: READINGS_EDITION, "task": number + 1, "seconds": seconds, "drift": {}, **found}
     write_results(target.task(number), rows, {}, tasks=[facts])
 
 
