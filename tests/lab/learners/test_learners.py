@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from eli.errors import OptionError
 from eli.lab.experiments.config_errors import ConfigError
 from eli.lab.experiments.run_config import compose
-from eli.lab.learners import LEARNERS, make_learner, register_learner
+from eli.lab.learners import LEARNERS, REGISTERED, make_learner, register_learner
 from eli.lab.learners.losses import distillation, less_forget, margin_ranking
 from eli.lab.models import make_backbone
 from eli.lab.models.two_branch import ScaledConv2d, TwoBranch
@@ -249,7 +249,7 @@ class Plain(LEARNERS["finetune"]):
 
 @pytest.fixture
 def registered():
-    with patch.dict(LEARNERS), patch.dict(ConfigStore.instance().repo):
+    with patch.dict(LEARNERS), patch.dict(REGISTERED), patch.dict(ConfigStore.instance().repo):
         register_learner("plain", Plain, head="linear", imprint=False)
         yield
 

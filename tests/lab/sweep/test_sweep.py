@@ -35,8 +35,8 @@ def ray():
         pytest.skip("this system does not tell which process has a file open")
 
 
-def start(*arguments):
-    command = [sys.executable, "-m", "eli.lab.cli", "sweep", *arguments]
+def start(*arguments, program=("-m", "eli.lab.cli")):
+    command = [sys.executable, *program, "sweep", *arguments]
     # Ray's workers are nice to everything else on the machine, which on a busy one takes these tests many minutes.
     environment = {**os.environ, "RAY_worker_niceness": "0"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -102,6 +102,38 @@ def test_an_interrupted_sweep_whose_worker_is_killed_and_some_runs_fail_ends_wit
     assert "2 runs" in out
     assert "2 of them finished" in out
     assert "started" not in out
+
+
+OWN = """
+from types import MappingProxyType
+from eli.lab.learners import LEARNERS, register_learner
+from eli.lab.start import main
+
+
+class Doubled(LEARNERS["finetune"]):
+    defaults = MappingProxyType({"times": 2.0})
+
+    def forward(self, *args, **kwargs):
+        found = super().forward(*args, **kwargs)
+        return found._replace(terms={name: self.options["times"] * term for name, term in found.terms.items()})
+
+
+register_learner("doubled", Doubled)
+if __name__ == "__main__":
+    main()
+"""
+
+
+def test_workers_know_learners_of_ones_own(tmp_path):
+    (tmp_path / "own.py").write_text(OWN)
+    options = ["learner=doubled", "learner.times=1,3", f"out={tmp_path / 'sweep'}"]
+    sweep = start(*QUICK, *options, program=[str(tmp_path / "own.py")])
+    out, error = sweep.communicate(timeout=600)
+    assert sweep.returncode == 0, error
+    assert out.count(": finished") == 2
+    once, thrice = (RunFolder(path.parent) for path in sorted((tmp_path / "sweep").glob("**/run.json")))
+    assert {run.facts()["config"]["learner"]["name"] for run in (once, thrice)} == {"doubled"}
+    assert rows(once) != rows(thrice)
 
 
 def rows(folder: RunFolder):

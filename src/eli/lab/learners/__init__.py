@@ -18,7 +18,7 @@ from eli.lab.learners.learner import Learner, Loss
 from eli.lab.learners.lucir import Lucir
 from eli.lab.models.blocks import Backbone
 
-__all__ = ["LEARNERS", "Learner", "Loss", "make_learner", "register_learner"]
+__all__ = ["LEARNERS", "REGISTERED", "Learner", "Loss", "make_learner", "register_learner"]
 
 LEARNERS: dict[str, type[Learner]] = {
     "finetune": FineTune,
@@ -27,6 +27,8 @@ LEARNERS: dict[str, type[Learner]] = {
     "lucir": Lucir,
     "aanet": AANet,
 }
+REGISTERED: dict[str, dict[str, Any]] = {}
+"""What `register_learner` was given for each name: processes elsewhere have to be told."""
 
 
 def make_learner(
@@ -94,3 +96,4 @@ def register_learner(
         raise OptionError(f"The bench itself has a setting {taken[0]!r}: give the learner's option another name.")
     ConfigStore.instance().store(group="learner", name=name, node=settings | dict(learner.defaults))
     LEARNERS[name] = learner
+    REGISTERED[name] = {"learner": learner, "head": head, "freeze_old": freeze_old, "imprint": imprint}

@@ -14,6 +14,7 @@ from typing import Any
 
 from eli.errors import EliError, OptionError
 from eli.lab.extras import MissingExtraError
+from eli.lab.learners import REGISTERED
 from eli.lab.sweep.plan import Cell
 from eli.lab.sweep.worker import do_run
 
@@ -79,7 +80,9 @@ def run_cells(
     """
     with _connected(resources) as ray:
         task = ray.remote(num_cpus=resources.cpus, num_gpus=resources.gpus, max_retries=resources.retries)(do_run)
-        waiting = {task.remote(str(out), cell.run.kind, cell.run.overrides, resources.cpus): cell for cell in cells}
+        waiting = {
+            task.remote(str(out), cell.run.kind, cell.run.overrides, resources.cpus, REGISTERED): cell for cell in cells
+        }
         while waiting:
             for reference in ray.wait([*waiting], num_returns=1, timeout=_LOOK_SECONDS)[0]:
                 ended(waiting.pop(reference), _problem(ray, reference))

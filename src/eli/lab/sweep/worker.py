@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
 
 from eli.errors import EliError
 from eli.lab.data.errors import DataError
+from eli.lab.learners import LEARNERS, register_learner
 from eli.lab.sweep.plan import plan_runs
 
 
-def do_run(out: str, kind: str, overrides: Sequence[str], threads: int) -> str | None:
+def do_run(
+    out: str, kind: str, overrides: Sequence[str], threads: int, learners: Mapping[str, Mapping[str, Any]]
+) -> str | None:
     """Do a run, or what is left of it.
 
     Args:
@@ -21,11 +25,16 @@ def do_run(out: str, kind: str, overrides: Sequence[str], threads: int) -> str |
         kind: The kind of run.
         overrides: What the run is.
         threads: How many a new run has; one that goes on keeps the number it began with.
+        learners: Those of the user's own, `REGISTERED` where the sweep was started: here nobody has registered them.
 
     Returns:
         None if it is finished, else why it is not: an error may be of a class that the other side cannot make again.
     """
     torch.set_num_threads(threads)
+    for name, given in learners.items():
+        # A worker that did a run before may know an older one of this name.
+        LEARNERS.pop(name, None)
+        register_learner(name, **given)
     try:
         (cell,) = plan_runs(Path(out), kind, [overrides], [""])
         cell.job.work(Console(quiet=True))
