@@ -1,4 +1,4 @@
-"""What tests share: small problems of drift, models with a head, and what makes runs and reports take seconds."""
+"""What tests share: small problems of drift, aligners, models with a head, and what makes runs and reports quick."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import pytest
 import torch
 from hypothesis import settings
+from tests.aligning import MAKERS
 from torch import nn
 
 import eli
@@ -52,6 +53,23 @@ class Net(nn.Module):
 def net():
     torch.manual_seed(3)
     return Net().eval()
+
+
+@pytest.fixture
+def x():
+    """Nine inputs of `net`."""
+    return torch.randn(9, 5, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture(params=MAKERS)
+def make(request):
+    """Makes an aligner; a test that asks for it runs once for each kind."""
+    return MAKERS[request.param]
+
+
+@pytest.fixture
+def fitted(make, pairs):
+    return make().fit_latents(*pairs)
 
 
 @pytest.fixture

@@ -1,60 +1,19 @@
-"""One battery for all aligners: whatever is learned, the contract of `Aligner` holds."""
+"""One battery for all aligners: whatever was learned, aligning keeps to the contract of `Aligner`."""
 
 from __future__ import annotations
 
 import contextlib
-import copy
-import threading
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.aligning import MAKERS, MOVING, seeded
 from torch import nn
 
 import eli
-from eli import (
-    Aligner,
-    EnergyAligner,
-    FitReport,
-    Identity,
-    LatentError,
-    LocalShift,
-    MeanShift,
-    NotFittedError,
-    OptionError,
-    RandomShift,
-    Ridge,
-)
-
-MAKERS = {
-    "energy": lambda: EnergyAligner(hidden=(8, 8), iterations=5, learning_rate=1e-2, steps=4),
-    "energy-one-layer": lambda: EnergyAligner(hidden=(4,), iterations=5, learning_rate=1e-2, steps=4),
-    "energy-linear": lambda: EnergyAligner(hidden=(), iterations=5, learning_rate=1e-2, steps=4),
-    "energy-half-step": lambda: EnergyAligner(hidden=(4,), iterations=5, steps=4, half_step=True),
-    "energy-noise": lambda: EnergyAligner(hidden=(4,), iterations=5, steps=4, noise=0.5),
-    "mean-shift": MeanShift,
-    "random-shift": RandomShift,
-    "ridge": Ridge,
-    "local-shift": lambda: LocalShift(anchors=60),
-    "identity": Identity,
-}
-MOVING = [name for name in MAKERS if name != "identity"]
-
-
-@pytest.fixture(params=MAKERS)
-def make(request):
-    return MAKERS[request.param]
-
-
-@pytest.fixture
-def fitted(make, pairs):
-    return make().fit_latents(*pairs)
-
-
-def seeded(aligner, z, **options):
-    return aligner.align(z, generator=torch.Generator().manual_seed(0), **options)
+from eli import Aligner, FitReport, LatentError, NotFittedError
 
 
 def test_every_aligner_of_the_package_is_in_this_battery():
@@ -62,145 +21,6 @@ def test_every_aligner_of_the_package_is_in_this_battery():
     public = {getattr(eli, name) for name in eli.__all__}
     aligners = {thing for thing in public if isinstance(thing, type) and issubclass(thing, Aligner)}
     assert aligners - made == {Aligner}
-
-
-# --- learning --------------------------------------------------------------------------------------------
-
-
-def test_fitting_returns_the_aligner_itself_with_a_report(make, pairs):
-    aligner = make()
-    assert not aligner.fitted
-    assert aligner.report is None
-    assert aligner.fit_latents(*pairs) is aligner
-    assert aligner.fitted
-    assert (aligner.report.rows, aligner.report.dim) == (200, 6)
-    assert aligner.report.drift_before > 0
-
-
-def test_two_fits_are_equal_bit_for_bit(make, pairs, untouched_random_state):
-    one, two = (make().fit_latents(*pairs) for _ in range(2))
-    assert one.state_dict().keys() == two.state_dict().keys()
-    assert all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), two.state_dict().values(), strict=True))
-    assert torch.equal(seeded(one, pairs[1]), seeded(two, pairs[1]))
-    assert one.report.drift_after == two.report.drift_after
-
-
-def test_fitting_does_not_change_the_latents(make, pairs):
-    before = [z.clone() for z in pairs]
-    make().fit_latents(*pairs)
-    assert all(torch.equal(a, b) for a, b in zip(before, pairs, strict=True))
-
-
-@pytest.mark.parametrize("rows", [1, 2, 5])
-def test_few_rows_are_enough(make, rows):
-    z = torch.randn(rows, 6)
-    aligner = make().fit_latents(z, z + 1)
-    assert seeded(aligner, z).isfinite().all()
-    assert aligner.report.rows == rows
-
-
-@pytest.mark.parametrize("shape", [(0, 6), (3, 0), (0, 0)])
-def test_nothing_to_learn_from_is_an_error(make, shape):
-    with pytest.raises(LatentError, match="empty"):
-        make().fit_latents(torch.zeros(shape), torch.zeros(shape))
-
-
-@pytest.mark.parametrize(
-    ("prev", "cur"), [((5, 6), (4, 6)), ((5, 6), (5, 7)), ((6,), (6,)), ((2, 5, 6), (2, 5, 6)), ((), ())]
-)
-def test_latents_that_are_no_pairs_are_an_error(make, prev, cur):
-    aligner = make()
-    with pytest.raises(LatentError):
-        aligner.fit_latents(torch.zeros(prev), torch.zeros(cur))
-    assert not aligner.fitted
-
-
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-@pytest.mark.parametrize("side", [0, 1])
-def test_bad_numbers_are_an_error(make, bad, side):
-    z = [torch.zeros(5, 6), torch.zeros(5, 6)]
-    z[side][3, 2] = bad
-    with pytest.raises(LatentError, match="1 rows"):
-        make().fit_latents(*z)
-
-
-@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.bool, torch.complex64])
-def test_numbers_that_are_not_floating_point_are_an_error(make, fitted, dtype):
-    z = torch.zeros(5, 6, dtype=dtype)
-    with pytest.raises(LatentError, match="floating point"):
-        make().fit_latents(z, z)
-    with pytest.raises(LatentError, match="floating point"):
-        fitted.align(z)
-
-
-@pytest.mark.parametrize(
-    "mode",
-    [torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu", torch.bfloat16)],
-    ids=["no_grad", "inference", "bf16"],
-)
-def test_modes_of_the_caller_do_not_change_what_is_learned(make, pairs, mode):
-    expected = make().fit_latents(*pairs)
-    with mode():
-        aligner = make().fit_latents(*(z.clone() for z in pairs))
-    for name, value in aligner.state_dict().items():
-        assert torch.equal(value, expected.state_dict()[name]), name
-    # What was made in inference mode can still be changed outside.
-    assert not any(value.is_inference() for value in aligner.state_dict().values())
-    aligner.load_state_dict(expected.state_dict())
-    aligner.fit_latents(*pairs)
-
-
-def test_latents_made_in_inference_mode_are_accepted(make, pairs):
-    with torch.inference_mode():
-        inside = [z.clone() for z in pairs]
-    one, two = make().fit_latents(*pairs), make().fit_latents(*inside)
-    assert all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), two.state_dict().values(), strict=True))
-
-
-def test_latents_that_require_gradients_are_accepted_and_keep_no_graph(make, pairs):
-    z_prev, z_cur = (z.clone().requires_grad_() for z in pairs)
-    aligner = make().fit_latents(z_prev * 1, z_cur * 1)
-    assert all(value.grad_fn is None for value in aligner.state_dict(keep_vars=True).values())
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_learns_from_half_precision_as_from_the_same_numbers_in_single(make, pairs, dtype):
-    half = [z.to(dtype) for z in pairs]
-    one, two = make().fit_latents(*half), make().fit_latents(*(z.float() for z in half))
-    assert all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), two.state_dict().values(), strict=True))
-
-
-def test_fits_anew_from_the_start_also_with_another_dimension(make, pairs):
-    aligner = make().fit_latents(torch.randn(30, 9), torch.randn(30, 9))
-    aligner.fit_latents(*pairs)
-    fresh = make().fit_latents(*pairs)
-    assert torch.equal(seeded(aligner, pairs[1]), seeded(fresh, pairs[1]))
-    assert aligner.require_fitted() == 6
-
-
-def test_fits_after_loading(make, pairs, tmp_path):
-    make().fit_latents(torch.randn(30, 9), torch.randn(30, 9)).save(tmp_path / "a.safetensors")
-    aligner = Aligner.load(tmp_path / "a.safetensors").fit_latents(*pairs)
-    assert torch.equal(seeded(aligner, pairs[1]), seeded(make().fit_latents(*pairs), pairs[1]))
-
-
-def test_a_fit_that_is_broken_off_leaves_no_half_fitted_aligner(pairs):
-    def stop(*_):
-        raise KeyboardInterrupt
-
-    aligner = EnergyAligner(hidden=(4,), iterations=60, steps=1).fit_latents(*pairs)
-    with pytest.raises(KeyboardInterrupt):
-        aligner.fit_latents(*pairs, progress=stop)
-    assert not aligner.fitted
-    assert aligner.report is None
-    with pytest.raises(NotFittedError):
-        aligner.align(pairs[1])
-    assert aligner.fit_latents(*pairs).fitted
-
-
-def test_a_previous_latent_too_large_for_the_current_ones_precision_is_an_error(make):
-    with pytest.raises(LatentError, match="z_prev"):
-        make().fit_latents(torch.full((3, 6), 1e300, dtype=torch.float64), torch.zeros(3, 6))
 
 
 # --- aligning --------------------------------------------------------------------------------------------
@@ -225,6 +45,16 @@ def test_bad_numbers_to_align_are_an_error(fitted, bad):
     z[1:3, 0] = bad
     with pytest.raises(LatentError, match="2 rows"):
         fitted.align(z)
+
+
+def test_arrays_and_lists_are_refused_by_name():
+    z = np.zeros((4, 3), dtype=np.float32)
+    aligner = eli.Identity().fit_latents(torch.zeros(4, 3), torch.zeros(4, 3))
+    for call in (lambda: eli.MeanShift().fit_latents(z, z), lambda: aligner.align(z)):
+        with pytest.raises(eli.LatentError, match="from_numpy"):
+            call()
+    with pytest.raises(eli.LatentError, match="where must be a torch tensor"):
+        aligner.align(torch.zeros(2, 3), where=[True, False])
 
 
 @pytest.mark.parametrize("shape", [(6,), (0, 6), (1, 6), (9, 6), (3, 4, 6), (2, 0, 6), (2, 3, 4, 6)])
@@ -343,81 +173,6 @@ def test_weights_that_make_no_sense_are_an_error(fitted, where):
         fitted.align(torch.zeros(4, 6), where=where)
 
 
-# --- copies, state, threads ------------------------------------------------------------------------------
-
-
-def test_a_deep_copy_is_independent(fitted, pairs):
-    expected = seeded(fitted, pairs[1])
-    copied = copy.deepcopy(fitted)
-    assert torch.equal(seeded(copied, pairs[1]), expected)
-    copied.fit_latents(pairs[1], pairs[0] * 3)
-    assert torch.equal(seeded(fitted, pairs[1]), expected)
-
-
-def test_saving_and_loading_changes_no_bit(fitted, pairs, tmp_path):
-    path = fitted.save(tmp_path / "some" / "aligner.safetensors")
-    for loaded in (Aligner.load(path), type(fitted).load(str(path))):
-        assert type(loaded) is type(fitted)
-        assert loaded.config() == fitted.config()
-        assert torch.equal(seeded(loaded, pairs[1]), seeded(fitted, pairs[1]))
-        assert not loaded.training
-
-
-def test_double_precision_survives_a_file(make, pairs, tmp_path):
-    z_prev, z_cur = (z.double() for z in pairs)
-    aligner = make().fit_latents(z_prev, z_cur)
-    loaded = Aligner.load(aligner.save(tmp_path / "a"))
-    assert torch.equal(seeded(loaded, z_cur), seeded(aligner, z_cur))
-    fresh = make()
-    fresh.load_state_dict(aligner.state_dict())
-    assert torch.equal(seeded(fresh, z_cur), seeded(aligner, z_cur))
-
-
-@pytest.mark.parametrize("nested", [False, True])
-@pytest.mark.parametrize("before", [None, 6, 9])
-def test_a_state_dict_loads_into_another_aligner_fresh_or_fitted(make, fitted, pairs, nested, before):
-    other = make()
-    if before:
-        other.fit_latents(torch.randn(20, before), torch.randn(20, before))
-    source, target = (nn.ModuleDict({"a": m, "b": nn.Linear(2, 2)}) if nested else m for m in (fitted, other))
-    target.load_state_dict(source.state_dict())
-    assert torch.equal(seeded(other, pairs[1]), seeded(fitted, pairs[1]))
-
-
-def test_a_state_dict_with_missing_or_foreign_entries_is_refused(make, fitted):
-    state = fitted.state_dict()
-    with pytest.raises(RuntimeError, match="Unexpected"):
-        make().load_state_dict({**state, "foreign": torch.zeros(1)})
-    state.pop(next(iter(state)))
-    with pytest.raises(RuntimeError):
-        make().load_state_dict(state)
-
-
-def test_moving_to_a_device_and_dtype_keeps_it_fitted(fitted, pairs):
-    expected = seeded(fitted, pairs[1])
-    torch.testing.assert_close(seeded(fitted.to("cpu").double(), pairs[1]), expected, rtol=1e-4, atol=1e-4)
-
-
-def test_threads_may_share_an_aligner(fitted, pairs):
-    expected = seeded(fitted, pairs[1])
-    results: list[torch.Tensor] = []
-
-    def work():
-        results.extend(seeded(fitted, pairs[1]) for _ in range(5))
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(results) == 20
-    assert all(torch.equal(result, expected) for result in results)
-
-
-def test_training_mode_does_not_matter(fitted, pairs):
-    assert torch.equal(seeded(fitted.train(), pairs[1]), seeded(fitted.eval(), pairs[1]))
-
-
 # --- an aligner of one's own -----------------------------------------------------------------------------
 
 
@@ -441,23 +196,6 @@ def test_an_aligner_of_ones_own_needs_two_methods(tmp_path):
         assert isinstance(Aligner.load(path), Negate)
 
 
-def test_arrays_and_lists_are_refused_by_name():
-    z = np.zeros((4, 3), dtype=np.float32)
-    aligner = eli.Identity().fit_latents(torch.zeros(4, 3), torch.zeros(4, 3))
-    for call in (lambda: eli.MeanShift().fit_latents(z, z), lambda: aligner.align(z)):
-        with pytest.raises(eli.LatentError, match="from_numpy"):
-            call()
-    with pytest.raises(eli.LatentError, match="where must be a torch tensor"):
-        aligner.align(torch.zeros(2, 3), where=[True, False])
-
-
-def test_the_report_speaks_of_all_rows_not_of_the_first_ones():
-    z_prev = torch.zeros(20_000, 2)
-    z_cur = torch.cat([torch.zeros(10_000, 2), torch.full((10_000, 2), 3.0)])
-    report = eli.Identity().fit_latents(z_prev, z_cur).report
-    assert report.drift_before == pytest.approx(4.243 / 2, rel=0.01)
-
-
 def test_an_aligner_of_ones_own_need_not_learn():
     class Double(eli.Aligner):
         learns = False
@@ -466,41 +204,3 @@ def test_an_aligner_of_ones_own_need_not_learn():
             return rows * 2
 
     assert torch.equal(Double().align(torch.ones(2, 3)), torch.full((2, 3), 2.0))
-
-
-# --- direction -------------------------------------------------------------------------------------------
-
-
-def test_forward_is_backward_with_the_two_models_exchanged(make, pairs):
-    z_prev, z_cur = pairs
-    forward, exchanged = make().fit_latents(z_prev, z_cur, direction="forward"), make().fit_latents(z_cur, z_prev)
-    assert (forward.direction, exchanged.direction) == ("forward", "backward")
-    assert torch.equal(seeded(forward, z_prev), seeded(exchanged, z_prev))
-    assert forward.report.drift_before == exchanged.report.drift_before
-    assert forward.report.drift_after == exchanged.report.drift_after
-    # Which energies are whose is said of the models, not of the direction.
-    assert forward.report.energy_previous == exchanged.report.energy_current
-
-
-def test_the_direction_is_saved_and_forgotten_with_the_next_fit(make, pairs, tmp_path):
-    aligner = make().fit_latents(*pairs, direction="forward")
-    assert Aligner.load(aligner.save(tmp_path / "a")).direction == "forward"
-    again = make()
-    again.load_state_dict(aligner.state_dict())
-    assert again.direction == "forward"
-    assert aligner.fit_latents(*pairs).direction == "backward"
-
-
-def test_a_state_from_before_there_were_directions_is_backward(make, pairs):
-    aligner = make().fit_latents(*pairs)
-    state = aligner.state_dict()
-    del state["is_forward"]
-    again = make()
-    again.load_state_dict(state)
-    assert again.direction == "backward"
-    assert torch.equal(seeded(again, pairs[1]), seeded(aligner, pairs[1]))
-
-
-def test_an_unknown_direction_is_refused(pairs):
-    with pytest.raises(OptionError, match="direction must be one of backward, forward, got 'sideways'"):
-        MeanShift().fit_latents(*pairs, direction="sideways")

@@ -1,26 +1,14 @@
-"""Aligners in front of heads: evaluation mode only, no trace in the model, at home in copies, replicas and pickles."""
+"""An aligner in front of a head: in evaluation mode the head reads aligned latents, and nothing else changes."""
 
 from __future__ import annotations
 
-import copy
-import io
-
 import pytest
 import torch
+from tests.aligning import expected_output
 from torch import nn
 
 import eli
-from eli import AttachError, Attachment, ByMask, ByPrediction, ByProbe, Latents, NotFittedError
-
-
-@pytest.fixture
-def x():
-    return torch.randn(9, 5, generator=torch.Generator().manual_seed(1))
-
-
-def expected_output(net, aligner, x, where=None):
-    with torch.no_grad():
-        return net.fc.forward(aligner.align(net.body(x), where=where))
+from eli import AttachError, Attachment, ByPrediction
 
 
 @pytest.mark.parametrize("by_name", [True, False])
@@ -61,6 +49,16 @@ def test_nothing_is_added_to_the_model(net, short_energy):
     assert not net.fc._forward_pre_hooks_with_kwargs
 
 
+def test_a_frozen_head_in_a_model_that_trains_is_left_alone(net, shift):
+    z = torch.randn(4, net.fc.in_features)
+    plain = net.fc(z)
+    eli.attach(net, "fc", shift)
+    assert not torch.equal(net.fc(z), plain)
+    net.train()
+    net.fc.eval()
+    assert torch.equal(net.fc(z), plain)
+
+
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_modes_that_keep_no_gradients(net, short_energy, x, mode):
     with eli.attach(net, "fc", short_energy, gate=ByPrediction(2)):
@@ -84,6 +82,9 @@ def test_gradients_reach_the_input(net, shift, x):
     x.grad = None
     net(x).sum().backward()
     torch.testing.assert_close(aligned, x.grad)
+
+
+# --- heads of all kinds ----------------------------------------------------------------------------------
 
 
 class Output(nn.Module):
@@ -156,229 +157,3 @@ def test_latents_of_any_shape(shift):
     with eli.attach(model, "1", shift):
         assert torch.equal(model(z), model[1].forward(shift.align(z)))
         assert model(z[:0]).shape == (0, 7, 2)
-
-
-# --- copies, pickles, replicas ---------------------------------------------------------------------------
-
-
-def test_a_deep_copy_aligns_too_and_is_independent(net, shift, x):
-    attachment = eli.attach(net, "fc", shift)
-    aligned = net(x)
-    copied = copy.deepcopy(net)
-    assert torch.equal(copied(x), aligned)
-    assert eli.detach(copied) == 1
-    assert not torch.allclose(copied(x), aligned)
-    assert torch.equal(net(x), aligned)
-    other = copy.deepcopy(net)
-    attachment.detach()
-    assert not torch.allclose(net(x), aligned)
-    assert torch.equal(other(x), aligned)
-    shift.shift.zero_()
-    assert torch.equal(other(x), aligned)
-
-
-def test_a_pickled_model_aligns_and_can_be_detached(net, short_energy, x):
-    eli.attach(net, "fc", short_energy, gate=ByPrediction(2))
-    file = io.BytesIO()
-    torch.save(net, file)
-    file.seek(0)
-    loaded = torch.load(file, weights_only=False)
-    assert torch.equal(loaded(x), net(x))
-    assert eli.detach(loaded) == 1
-    assert eli.detach(net) == 1
-    assert torch.equal(loaded(x), net(x))
-
-
-def test_replicas_align_with_their_own_weights(net, shift, x):
-    eli.attach(net, "fc", shift, gate=ByPrediction(2))
-    expected = net(x)
-    replica = net._replicate_for_data_parallel()
-    replica.body = net.body
-    replica.fc = net.fc._replicate_for_data_parallel()
-    replica.fc.weight, replica.fc.bias = net.fc.weight * 1, net.fc.bias * 1
-    assert torch.equal(replica(x), expected)
-    replica.fc.bias = net.fc.bias + 1
-    assert torch.equal(net(x), expected)
-
-
-def test_data_parallel_aligns(net, shift, x):
-    eli.attach(net, "fc", shift)
-    assert torch.equal(nn.DataParallel(net)(x), net(x))
-
-
-def test_attaching_through_a_wrapper(net, shift, x):
-    wrapped = nn.DataParallel(net)
-    with eli.attach(wrapped, "module.fc", shift):
-        assert torch.equal(wrapped(x), expected_output(net, shift, x))
-
-
-# --- attaching and detaching -----------------------------------------------------------------------------
-
-
-def test_the_context_manager_detaches_also_after_an_error(net, shift):
-    attachment = eli.attach(net, "fc", shift)
-    with pytest.raises(ZeroDivisionError), attachment as entered:
-        _ = 1 / (entered is not attachment)
-    assert not net.fc._forward_pre_hooks
-
-
-def test_detaching_twice_does_nothing_more(net, shift, x):
-    attachment = eli.attach(net, "fc", shift)
-    attachment.detach()
-    second = eli.attach(net, "fc", shift)
-    attachment.detach()
-    assert torch.equal(net(x), expected_output(net, shift, x))
-    second.detach()
-
-
-def test_two_aligners_on_one_head_are_refused_unless_one_replaces_the_other(net, shift, short_energy, x):
-    eli.attach(net, "fc", shift)
-    with pytest.raises(AttachError, match="replace=True"):
-        eli.attach(net, "fc", short_energy)
-    assert torch.equal(net(x), expected_output(net, shift, x))
-    eli.attach(net, "fc", short_energy, replace=True)
-    assert torch.equal(net(x), expected_output(net, short_energy, x))
-    assert eli.detach(net) == 1
-
-
-def test_a_refused_replacement_leaves_the_old_one(net, shift):
-    eli.attach(net, "fc", shift)
-    with pytest.raises(NotFittedError):
-        eli.attach(net, "fc", eli.MeanShift(), replace=True)
-    assert eli.detach(net) == 1
-
-
-def test_detach_finds_all_and_leaves_hooks_of_others(net, shift):
-    net.other = nn.Linear(6, 2)
-    calls = []
-    net.fc.register_forward_pre_hook(lambda module, args: calls.append(1))
-    eli.attach(net, "fc", shift)
-    eli.attach(net, "other", shift)
-    assert eli.detach(net) == 2
-    assert eli.detach(net) == 0
-    net(torch.zeros(1, 5))
-    assert calls == [1]
-
-
-def test_what_is_not_fitted_is_refused(net, shift):
-    with pytest.raises(NotFittedError, match="EnergyAligner"):
-        eli.attach(net, "fc", eli.EnergyAligner())
-    for gate in (ByProbe(), eli.ByEnergy()):
-        with pytest.raises(NotFittedError, match=type(gate).__name__):
-            eli.attach(net, "fc", shift, gate=gate)
-    assert not net.fc._forward_pre_hooks
-
-
-def test_heads_that_are_not_there_are_refused(net, shift):
-    with pytest.raises(AttachError, match="'fc'"):
-        eli.attach(net, "fcc", shift)
-    with pytest.raises(AttachError, match="not a part"):
-        eli.attach(net, nn.Linear(6, 4), shift)
-
-
-def test_aligner_and_gate_may_be_exchanged(net, shift, x):
-    other = eli.Identity().fit_latents(torch.zeros(1, 6), torch.zeros(1, 6))
-    plain = net(x)
-    with eli.attach(net, "fc", shift) as attachment:
-        attachment.aligner = other
-        assert torch.equal(net(x), plain)
-        attachment.aligner, attachment.gate = shift, ByMask(torch.zeros(9, dtype=torch.bool))
-        assert torch.equal(net(x), plain)
-
-
-# --- gates in attachments --------------------------------------------------------------------------------
-
-
-class Counting(nn.Linear):
-    def forward(self, z):
-        self.seen = [*getattr(self, "seen", []), z.detach().clone()]
-        return super().forward(z)
-
-
-def test_a_prediction_gate_asks_the_head_once_about_unaligned_latents(net, shift, x):
-    net.fc = Counting(6, 4).eval()
-    hooks = []
-    net.fc.register_forward_pre_hook(lambda module, args: hooks.append(1))
-    latents = net.body(x)
-    with eli.attach(net, "fc", shift, gate=ByPrediction(2)):
-        net(x)
-    asked, read = net.fc.seen
-    assert torch.equal(asked, latents)
-    where = nn.functional.linear(latents, net.fc.weight, net.fc.bias).argmax(dim=1) < 2
-    assert torch.equal(read, shift.align(latents, where=where))
-    assert hooks == [1]
-
-
-def test_a_head_that_works_in_place_does_not_spoil_the_latents(net, pairs, x):
-    shift = eli.MeanShift().fit_latents(pairs[1], pairs[0])  # by about +2: nothing that the head could cut off
-    net.fc = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(6, 4)).eval()
-    latents = net.body(x).detach()
-    where = net.fc(latents.clone()).argmax(dim=1) < 2
-    assert 0 < where.sum() < 9
-    expected = net.fc(shift.align(latents, where=where))
-    with eli.attach(net, "fc", shift, gate=ByPrediction(2)):
-        assert torch.equal(net(x), expected)
-        with torch.no_grad():
-            assert torch.equal(net(x), expected)
-
-
-@pytest.mark.parametrize("kind", ["mask", "soft prediction", "probe", "soft probe", "energy"])
-def test_every_gate_decides_over_what_the_head_reads(net, short_energy, x, kind):
-    latents = net.body(x)
-    gates = {
-        "mask": lambda: ByMask(torch.arange(9) % 2 == 0),
-        "soft prediction": lambda: ByPrediction(2, soft=True),
-        "probe": lambda: ByProbe().fit(latents[:4], latents[4:]),
-        "soft probe": lambda: ByProbe(soft=True).fit(latents[:4], latents[4:]),
-        "energy": lambda: eli.ByEnergy(quantile=0.5).calibrate(short_energy, latents),
-    }
-    gate = gates[kind]()
-    where = gate(latents, head=net.fc, aligner=short_energy)
-    assert where.float().std() > 0
-    with eli.attach(net, "fc", short_energy, gate=gate):
-        assert torch.equal(net(x), expected_output(net, short_energy, x, where=where))
-
-
-def test_a_gate_sees_latents_head_and_aligner_and_nothing_else(net, shift, x):
-    seen = []
-
-    class Nosy(eli.Gate):
-        learns = False
-
-        def forward(self, *args, **kwargs):
-            seen.append((args, kwargs))
-            return torch.ones(len(args[0]), dtype=torch.bool)
-
-    with eli.attach(net, "fc", shift, gate=Nosy()):
-        net(x.requires_grad_())
-    (((z,), kwargs),) = seen
-    assert torch.equal(z, net.body(x))
-    assert not z.requires_grad
-    assert set(kwargs) == {"head", "aligner"}
-    assert kwargs["aligner"] is shift
-
-
-def test_latents_read_off_an_attached_model_are_the_unaligned_ones_even_with_a_prediction_gate(net, shift, x):
-    with eli.attach(net, "fc", shift, gate=ByPrediction(2)):
-        assert torch.equal(Latents(net, "fc")(x), net.body(x))
-
-
-def test_a_frozen_head_in_a_model_that_trains_is_left_alone(net, shift):
-    z = torch.randn(4, net.fc.in_features)
-    plain = net.fc(z)
-    eli.attach(net, "fc", shift)
-    assert not torch.equal(net.fc(z), plain)
-    net.train()
-    net.fc.eval()
-    assert torch.equal(net.fc(z), plain)
-
-
-def test_an_aligner_of_another_dimension_than_a_linear_head_is_refused(net):
-    z = torch.randn(5, net.fc.in_features + 1)
-    with pytest.raises(eli.AttachError, match="dimension 6, the aligner's is 7"):
-        eli.attach(net, "fc", eli.MeanShift().fit_latents(z, z))
-
-
-def test_an_aligner_that_was_fitted_forward_is_not_attached(net, pairs):
-    with pytest.raises(AttachError, match="fitted forward"):
-        eli.attach(net, "fc", eli.MeanShift().fit_latents(*pairs, direction="forward"))

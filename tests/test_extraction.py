@@ -1,55 +1,20 @@
-"""Reading latents off models, and `fit`, which does it for both models once per input."""
+"""`fit`, which reads latents off two models once per input: modes, batches, and what is no latent."""
 
 from __future__ import annotations
 
 import math
 from collections import namedtuple
 
-import numpy as np
 import pytest
 import torch
+from tests.spies import Recorder, Spy, X, batches_of
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import eli
-from eli import AttachError, EnergyAligner, Identity, LatentError, Latents, MeanShift, OptionError
-
-
-class Spy(nn.Module):
-    """A linear map that counts its calls and notes its mode."""
-
-    def __init__(self, factor=1.0):
-        super().__init__()
-        self.drop = nn.Dropout(0.5)
-        self.weight = nn.Parameter(torch.tensor(factor))
-        self.calls, self.rows, self.modes = 0, 0, set()
-
-    def forward(self, x):
-        self.calls += 1
-        self.rows += len(x)
-        self.modes |= {self.training, self.drop.training, torch.is_grad_enabled()}
-        return self.drop(x) * self.weight
-
+from eli import EnergyAligner, LatentError, MeanShift, OptionError
 
 Batch = namedtuple("Batch", "image label")
-
-
-class Recorder(Identity):
-    """Keeps the latents that it was given."""
-
-    def _learn(self, z_prev, z_cur, progress):
-        self.seen = z_prev, z_cur
-        return super()._learn(z_prev, z_cur, progress)
-
-
-X = torch.arange(40.0).reshape(20, 2)
-
-
-def batches_of(size=8):
-    return list(X.split(size))
-
-
-# --- fit -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("passes", [1, 3])
@@ -103,6 +68,22 @@ def test_batch_normalisation_is_not_touched():
     before = {name: value.clone() for name, value in model.state_dict().items()}
     MeanShift().fit(model, model, batches_of())
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_methods_of_a_model_run_in_evaluation_mode_too():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.BatchNorm1d(3)
+
+        def features(self, x):
+            return self.norm(x)
+
+    old, new = Model(), Model()
+    eli.MeanShift().fit(old.features, new.features, [torch.randn(8, 3)])
+    assert old.norm.num_batches_tracked == new.norm.num_batches_tracked == 0
+    assert old.training
+    assert new.norm.training
 
 
 @pytest.mark.parametrize(
@@ -192,6 +173,13 @@ def test_models_that_disagree_on_rows_or_dimension_are_an_error():
             MeanShift().fit(Spy(), other, batches_of())
 
 
+def test_latents_of_different_shape_are_an_error_at_the_first_batch():
+    batches = iter([torch.randn(4, 3), torch.randn(4, 3)])
+    with pytest.raises(eli.LatentError, match="for the same batch"):
+        eli.MeanShift().fit(nn.Linear(3, 5), nn.Linear(3, 6), batches)
+    assert len(list(batches)) == 1
+
+
 @pytest.mark.parametrize("passes", [0, -1, 1.5, None])
 def test_passes_out_of_range_are_an_error(passes):
     with pytest.raises(OptionError, match="passes"):
@@ -244,216 +232,3 @@ def test_progress_reaches_the_learning():
         Spy(), Spy(2.0), batches_of(), progress=lambda *args: told.append(args)
     )
     assert told[-1][:2] == (50, 50)
-
-
-# --- mixup -----------------------------------------------------------------------------------------------
-
-
-def test_mixup_blends_each_batch_with_its_permutation_by_one_coefficient():
-    """Rows of powers of two: which two rows were blended, and how, can be read off the blend."""
-    x = torch.eye(8)
-    recorder = Recorder().fit(lambda x: x, lambda x: x, [x, x], mixup=1.0)
-    assert torch.equal(*recorder.seen)
-    for blend in recorder.seen[0].split(8):
-        torch.testing.assert_close(blend.sum(dim=1), torch.ones(8))
-        torch.testing.assert_close(blend.sum(dim=0), torch.ones(8))
-        own = blend.diagonal()
-        moved = own[own < 1 - 1e-6]
-        assert len(moved) > 2
-        torch.testing.assert_close(moved, moved[:1].expand_as(moved))
-
-
-def test_mixup_has_the_beta_distribution_of_its_alpha():
-    shares = []
-    for alpha in (0.1, 10.0):
-        x = torch.tensor([[0.0], [1.0]])
-        z = Recorder().fit(lambda x: x, lambda x: x, [x] * 2000, mixup=alpha).seen[0].reshape(-1, 2)
-        shares.append(z[:, 0].double())
-    assert [share.mean().item() for share in shares] == pytest.approx([0.25, 0.25], abs=0.3)
-    between = [((share > 0.2) & (share < 0.8)).double().mean().item() for share in shares]
-    assert between[0] < 0.1
-    assert between[1] > 0.45
-
-
-def test_mixup_depends_on_the_seed_alone():
-    def seen(seed):
-        aligner = eli.RandomShift(seed=seed)
-        learned = []
-        aligner._learn = lambda p, c, progress: (learned.append(p), eli.FitReport(rows=len(p), dim=2))[1]
-        aligner.fit(lambda x: x, lambda x: x, batches_of(), mixup=0.5)
-        return learned[0]
-
-    assert torch.equal(seen(1), seen(1))
-    assert not torch.equal(seen(1), seen(2))
-
-
-def test_mixup_calls_the_models_no_more_often():
-    spy = Spy()
-    MeanShift().fit(spy, Spy(), batches_of(), mixup=0.5)
-    assert spy.calls == 3
-
-
-@pytest.mark.parametrize("x", [torch.zeros(4, 2, dtype=torch.uint8), [torch.zeros(4, 2)], "text"])
-def test_mixup_of_what_cannot_be_blended_is_an_error(x):
-    with pytest.raises(LatentError, match="mixup"):
-        MeanShift().fit(Spy(), Spy(), [x], inputs=lambda batch: batch, mixup=0.5)
-
-
-@pytest.mark.parametrize("mixup", [0.0, -1.0, math.nan, math.inf])
-def test_mixup_out_of_range_is_an_error(mixup):
-    with pytest.raises(OptionError, match="mixup"):
-        MeanShift().fit(Spy(), Spy(), batches_of(), mixup=mixup)
-
-
-# --- Latents ---------------------------------------------------------------------------------------------
-
-
-class Heads(nn.Module):
-    """Calls its head in whatever way it is told to."""
-
-    def __init__(self, call):
-        super().__init__()
-        self.parts = nn.ModuleDict({"head": nn.Linear(2, 3), "unused": nn.Linear(2, 3)})
-        self.call = call
-
-    def forward(self, x):
-        return self.call(self.parts["head"], x)
-
-
-def test_latents_are_what_goes_into_the_head(net):
-    x = torch.randn(9, 5)
-    assert torch.equal(Latents(net, "fc")(x), net.body(x))
-    assert torch.equal(Latents(net, net.fc)(x), net.body(x))
-
-
-def test_deep_names_and_modules_find_the_same_head():
-    model = Heads(lambda head, x: head(x * 3))
-    for head in ("parts.head", model.parts["head"]):
-        assert torch.equal(Latents(model, head)(X), X * 3)
-
-
-def test_rows_of_several_calls_follow_each_other():
-    model = Heads(lambda head, x: (head(x), head(x.reshape(4, 5, 2) + 1)))
-    assert torch.equal(Latents(model, "parts.head")(X), torch.cat([X, X + 1]))
-
-
-def test_latents_may_be_keyword_arguments():
-    model = Heads(lambda head, x: head(input=x + 1))
-    assert torch.equal(Latents(model, "parts.head", argument="input")(X), X + 1)
-    with pytest.raises(AttachError, match="input"):
-        Latents(model, "parts.head")(X)
-
-
-def test_latents_may_be_another_positional_argument():
-    class Two(nn.Module):
-        def forward(self, other, z):
-            return z
-
-    model = nn.Module()
-    model.head = Two()
-    model.forward = lambda x: model.head("other", x)
-    assert torch.equal(Latents(model, "head", argument=1)(X), X)
-    assert torch.equal(Latents(model, "head", argument=-1)(X), X)
-
-
-def test_a_head_that_is_never_called_is_an_error():
-    with pytest.raises(AttachError, match=r"never called its module 'parts.unused'"):
-        Latents(Heads(lambda head, x: head(x)), "parts.unused")(X)
-
-
-def test_a_wrong_name_suggests_and_a_foreign_head_is_refused(net):
-    with pytest.raises(AttachError, match="'fc'"):
-        Latents(net, "fcc")
-    with pytest.raises(AttachError, match="not a part"):
-        Latents(net, nn.Linear(2, 2))
-
-
-def test_an_attached_aligner_is_not_seen(net, shift):
-    x = torch.randn(9, 5)
-    expected = Latents(net, "fc")(x)
-    with eli.attach(net, "fc", shift):
-        assert torch.equal(Latents(net, "fc")(x), expected)
-
-
-def test_an_aligner_attached_while_the_hook_is_made_does_not_matter_in_fit(net, shift):
-    x = torch.randn(9, 5)
-    plain = MeanShift().fit(Latents(net, "fc"), Latents(net, "fc"), [x])
-    with eli.attach(net, "fc", shift):
-        again = MeanShift().fit(Latents(net, "fc"), Latents(net, "fc"), [x])
-    assert torch.equal(plain.shift, again.shift)
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_no_hook_is_left_behind(fails):
-    def call(head, x):
-        head(x)
-        if fails:
-            raise ZeroDivisionError
-
-    model = Heads(call)
-    if fails:
-        with pytest.raises(ZeroDivisionError):
-            Latents(model, "parts.head")(X)
-    else:
-        Latents(model, "parts.head")(X)
-    assert not model.parts["head"]._forward_pre_hooks
-
-
-def test_a_head_that_works_in_place_does_not_change_caught_latents():
-    model = nn.Sequential(nn.Identity(), nn.Sequential(nn.ReLU(inplace=True), nn.Linear(2, 3)))
-    x = torch.tensor([[-1.0, 1.0]])
-    assert torch.equal(Latents(model, "1")(x.clone()), x)
-
-
-def test_gradients_flow_through_latents(net):
-    x = torch.randn(9, 5, requires_grad=True)
-    Latents(net, "fc")(x).sum().backward()
-    assert x.grad.abs().sum() > 0
-
-
-def test_latents_of_models_in_fit(net):
-    torch.manual_seed(0)
-    previous, current = type(net)(), type(net)()
-    data = [(torch.randn(16, 5), torch.zeros(16)) for _ in range(3)]
-    aligner = EnergyAligner(hidden=(4,), iterations=5).fit(Latents(previous, "fc"), Latents(current, "fc"), data)
-    assert aligner.report.rows == 48
-    assert aligner.report.dim == 6
-    assert previous.training
-    assert not previous.fc._forward_pre_hooks
-
-
-def test_numpy_random_numbers_are_untouched_by_mixup():
-    np.random.seed(0)  # noqa: NPY002
-    before = np.random.get_state()[1].copy()  # noqa: NPY002
-    MeanShift().fit(Spy(), Spy(), batches_of(), mixup=0.5)
-    assert (np.random.get_state()[1] == before).all()  # noqa: NPY002
-
-
-def test_methods_of_a_model_run_in_evaluation_mode_too():
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.norm = nn.BatchNorm1d(3)
-
-        def features(self, x):
-            return self.norm(x)
-
-    old, new = Model(), Model()
-    eli.MeanShift().fit(old.features, new.features, [torch.randn(8, 3)])
-    assert old.norm.num_batches_tracked == new.norm.num_batches_tracked == 0
-    assert old.training
-    assert new.norm.training
-
-
-def test_latents_of_different_shape_are_an_error_at_the_first_batch():
-    batches = iter([torch.randn(4, 3), torch.randn(4, 3)])
-    with pytest.raises(eli.LatentError, match="for the same batch"):
-        eli.MeanShift().fit(nn.Linear(3, 5), nn.Linear(3, 6), batches)
-    assert len(list(batches)) == 1
-
-
-def test_latents_are_read_off_the_model_inside_data_parallel():
-    model = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 2))
-    x = torch.randn(4, 3)
-    for name in ("1", "module.1"):
-        assert torch.equal(eli.Latents(nn.DataParallel(model), name)(x), model[0](x))

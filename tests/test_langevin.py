@@ -1,4 +1,4 @@
-"""Langevin descent: the fast path is the plain one, noise has the right law, and nothing leaks into the caller."""
+"""Langevin descent: the fast path is the plain one, and nothing leaks into the caller."""
 
 from __future__ import annotations
 
@@ -8,23 +8,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
+from tests.plain_descent import Plain, by_hand
 
 from eli import EnergyModel, LatentError, OptionError, descend
 from eli.langevin import Schedule, compute_dtype
 
 LAYOUTS = st.sampled_from([(), (1,), (5,), (4, 7), (6, 3, 5)])
-
-
-class Plain(nn.Module):
-    """Hides that it is an `EnergyModel`, so that `descend` differentiates it."""
-
-    def __init__(self, energy: EnergyModel) -> None:
-        super().__init__()
-        self.inside = energy
-
-    def forward(self, z):
-        return self.inside(z)
 
 
 @st.composite
@@ -45,16 +34,6 @@ def problems(draw):
         "half_step": draw(st.booleans()),
     }
     return energy, torch.randn(rows, dim, generator=generator), options
-
-
-def by_hand(energy, z, *, steps, step_size, half_step):
-    """The definition: each state of `z <- z - step * dE/dz`."""
-    walk = [z]
-    for _ in range(steps):
-        start = walk[-1].clone().requires_grad_()
-        (slope,) = torch.autograd.grad(energy(start).sum(), start)
-        walk.append(start.detach() - (step_size / 2 if half_step else step_size) * slope)
-    return torch.stack(walk)
 
 
 @given(problem=problems(), trajectory=st.booleans())
@@ -87,16 +66,6 @@ def test_block_size_does_not_matter(problem, block_rows):
             rtol=0,
             atol=1e-10,
         )
-
-
-@pytest.mark.parametrize("block_rows", [1, 7, 256, 10**9])
-def test_noise_does_not_depend_on_block_size(block_rows):
-    energy, z = EnergyModel(9, (4,)), torch.randn(600, 9)
-    one, other = (
-        descend(energy, z, noise=1.0, steps=3, generator=torch.Generator().manual_seed(5), block_rows=b)
-        for b in (None, block_rows)
-    )
-    assert torch.equal(one, other)
 
 
 def test_more_rows_than_one_default_block_are_all_moved():
@@ -198,23 +167,6 @@ def test_latents_need_not_be_contiguous(layout):
     torch.testing.assert_close(descend(energy, z), descend(energy, z.contiguous()))
 
 
-def test_an_energy_of_any_kind_is_differentiated():
-    class Bowl(nn.Module):
-        def forward(self, z):
-            return 0.5 * z.square().sum(dim=1, keepdim=True)
-
-    torch.testing.assert_close(descend(Bowl(), torch.ones(2, 3), steps=2, step_size=0.5), torch.full((2, 3), 0.25))
-
-
-def test_an_energy_that_mixes_rows_is_refused():
-    class Mean(nn.Module):
-        def forward(self, z):
-            return z.mean()
-
-    with pytest.raises(LatentError, match="one value per row"):
-        descend(Mean(), torch.ones(2, 3))
-
-
 @pytest.mark.parametrize("z", [torch.zeros(3, 4), torch.zeros(3, 5, dtype=torch.int64), torch.tensor(1.0)])
 def test_refuses_latents_that_do_not_fit(z):
     with pytest.raises(LatentError):
@@ -246,152 +198,3 @@ def test_the_schedule_is_the_papers_equation_four():
     schedule = Schedule.checked(10, 0.16, 1.0, True)
     assert (schedule.steps, schedule.step) == (10, 0.08)
     assert schedule.kick == pytest.approx(0.4)
-
-
-# --- noise -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("trajectory", [False, True])
-@pytest.mark.parametrize("wrap", [lambda e: e, Plain], ids=["fast", "autograd"])
-def test_noise_comes_from_the_generator_alone(wrap, trajectory, untouched_random_state):
-    generator = torch.Generator().manual_seed(0)
-    energy = wrap(EnergyModel(9, (4,), generator=generator))
-    z = torch.randn(20, 9, generator=generator)
-
-    def walk(seed):
-        return descend(
-            energy, z, steps=3, noise=1.0, trajectory=trajectory, generator=torch.Generator().manual_seed(seed)
-        )
-
-    assert torch.equal(walk(1), walk(1))
-    assert not torch.equal(walk(1), walk(2))
-
-
-def test_without_a_generator_noise_comes_from_the_global_random_state():
-    energy, z = EnergyModel(5, (4,)), torch.randn(20, 5)
-    torch.manual_seed(1)
-    one, next_one = (descend(energy, z, noise=1.0, steps=2) for _ in range(2))
-    torch.manual_seed(1)
-    assert torch.equal(descend(energy, z, noise=1.0, steps=2), one)
-    assert not torch.equal(one, next_one)
-
-
-@pytest.mark.parametrize(("dim", "hidden"), [(4, ()), (4, (6,)), (8, (3,)), (8, (3, 3))])
-@pytest.mark.parametrize("trajectory", [False, True])
-def test_noise_of_a_flat_energy_is_white_with_variance_step_size_times_steps(dim, hidden, trajectory):
-    energy = EnergyModel(dim, hidden)
-    with torch.no_grad():
-        energy.linear_maps()[-1][0].zero_()
-    z = torch.randn(20_000, dim)
-    result = descend(
-        energy,
-        z,
-        steps=4,
-        step_size=0.25,
-        noise=2.0,
-        trajectory=trajectory,
-        generator=torch.Generator().manual_seed(0),
-    )
-    moved = (result[-1] if trajectory else result) - z
-    torch.testing.assert_close(moved.mean(dim=0), torch.zeros(dim), rtol=0, atol=0.07)
-    torch.testing.assert_close(moved.t().cov(), 4.0 * torch.eye(dim), rtol=0, atol=0.2)
-    if trajectory:
-        torch.testing.assert_close((result[1] - z).t().cov(), torch.eye(dim), rtol=0, atol=0.06)
-
-
-@pytest.mark.parametrize(("dim", "hidden"), [(3, ()), (7, ())])
-def test_noise_around_a_linear_energy_has_the_shift_as_its_mean(dim, hidden):
-    energy = EnergyModel(dim, hidden)
-    z = torch.randn(20_000, dim)
-    result = descend(energy, z, steps=9, step_size=0.04, noise=1.0, generator=torch.Generator().manual_seed(0))
-    moved = result - descend(energy, z, steps=9, step_size=0.04)
-    torch.testing.assert_close(moved.mean(dim=0), torch.zeros(dim), rtol=0, atol=0.025)
-    torch.testing.assert_close(moved.t().cov(), 0.36 * torch.eye(dim), rtol=0, atol=0.03)
-
-
-@pytest.mark.parametrize("hidden", [(3,), (3, 5)])
-def test_few_noise_directions_do_what_noise_in_all_of_latent_space_would(hidden):
-    """With more latent than hidden dimensions: a plain chain, driven by the same random numbers, ends there too."""
-    energy = EnergyModel(8, hidden, generator=torch.Generator().manual_seed(0)).double()
-    first = energy.linear_maps()[0][0].detach()
-    basis = torch.linalg.svd(first, full_matrices=False)[2]
-    steps, step_size, noise = 6, 0.3, 1.5
-    kick = noise * math.sqrt(step_size)
-    z = torch.randn(40, 8, dtype=torch.float64)
-
-    source = torch.Generator().manual_seed(9)
-    plain = z
-    for _ in range(steps):
-        draw = torch.randn(len(z), len(basis), generator=source, dtype=torch.float64)
-        plain = by_hand(energy, plain, steps=1, step_size=step_size, half_step=True)[-1] + kick * draw @ basis
-    rest = torch.randn(z.shape, generator=source, dtype=torch.float64) * math.sqrt(steps)
-    plain = plain + kick * (rest - rest @ basis.t() @ basis)
-
-    fast = descend(
-        energy,
-        z,
-        steps=steps,
-        step_size=step_size,
-        noise=noise,
-        half_step=True,
-        generator=torch.Generator().manual_seed(9),
-    )
-    torch.testing.assert_close(fast, plain, rtol=0, atol=1e-9)
-
-
-@pytest.mark.parametrize("trajectory", [False, True])
-def test_noise_in_no_more_latent_than_hidden_dimensions_is_that_of_the_plain_chain(trajectory):
-    energy = EnergyModel(4, (6, 5), generator=torch.Generator().manual_seed(0)).double()
-    z = torch.randn(20, 4, dtype=torch.float64)
-    options = {"steps": 5, "step_size": 0.2, "noise": 1.0, "trajectory": trajectory}
-    fast, plain = (
-        descend(e, z, generator=torch.Generator().manual_seed(2), **options) for e in (energy, Plain(energy))
-    )
-    torch.testing.assert_close(fast, plain, rtol=0, atol=1e-9)
-
-
-def test_a_noisy_chain_has_the_law_of_the_plain_chain():
-    energy = EnergyModel(8, (3, 4), generator=torch.Generator().manual_seed(4))
-    with torch.no_grad():
-        for weight, _ in energy.linear_maps():
-            weight.mul_(3)
-    z = torch.randn(1, 8).expand(20_000, 8)
-    options = {"steps": 5, "step_size": 0.3, "noise": 0.7}
-    fast, plain = (
-        descend(e, z, generator=torch.Generator().manual_seed(seed), **options)
-        for e, seed in ((energy, 1), (Plain(energy), 2))
-    )
-    torch.testing.assert_close(fast.mean(dim=0), plain.mean(dim=0), rtol=0, atol=0.06)
-    torch.testing.assert_close(fast.t().cov(), plain.t().cov(), rtol=0.05, atol=0.06)
-
-
-def test_a_subclass_with_an_energy_of_its_own_is_differentiated_not_taken_for_its_parent():
-    class Bowl(EnergyModel):
-        def forward(self, z):
-            return z.square().sum(dim=-1)
-
-    z = torch.randn(5, 4)
-    assert torch.allclose(descend(Bowl(4), z, steps=3, step_size=0.1), z * 0.8**3)
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_a_foreign_energy_runs_in_the_precision_of_its_own_weights(dtype):
-    energy = torch.nn.Linear(4, 1).to(dtype)
-    moved = descend(energy, torch.zeros(3, 4), steps=2, step_size=0.5)
-    assert moved.dtype == torch.float32
-    assert torch.allclose(moved, -energy.weight.float().expand(3, 4), atol=1e-2)
-
-
-def test_a_foreign_energy_sees_blocks_of_rows():
-    seen = []
-
-    class Bowl(torch.nn.Module):
-        def forward(self, z):
-            seen.append(len(z))
-            return z.square().sum(dim=-1)
-
-    z = torch.randn(5000, 2)
-    moved = descend(Bowl(), z, steps=1)
-    assert sum(seen) == 5000
-    assert max(seen) == 2048
-    assert torch.equal(moved, descend(Bowl(), z, steps=1, block_rows=7))

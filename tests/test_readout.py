@@ -22,11 +22,6 @@ class Sum(Readout):
         return logits + z[..., :1]
 
 
-@pytest.fixture
-def x():
-    return torch.randn(9, 5, generator=torch.Generator().manual_seed(1))
-
-
 def test_prototypes_take_the_place_of_a_head(net, x):
     z = net.body(x).detach()
     prototypes = Prototypes().add(z, torch.arange(9) % 4)

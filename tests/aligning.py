@@ -1,0 +1,37 @@
+"""What tests of aligners, gates and attachments share: each kind of aligner, some latents, and what should come out."""
+
+from __future__ import annotations
+
+import torch
+
+from eli import EnergyAligner, Identity, LocalShift, MeanShift, RandomShift, Ridge
+
+MAKERS = {
+    "energy": lambda: EnergyAligner(hidden=(8, 8), iterations=5, learning_rate=1e-2, steps=4),
+    "energy-one-layer": lambda: EnergyAligner(hidden=(4,), iterations=5, learning_rate=1e-2, steps=4),
+    "energy-linear": lambda: EnergyAligner(hidden=(), iterations=5, learning_rate=1e-2, steps=4),
+    "energy-half-step": lambda: EnergyAligner(hidden=(4,), iterations=5, steps=4, half_step=True),
+    "energy-noise": lambda: EnergyAligner(hidden=(4,), iterations=5, steps=4, noise=0.5),
+    "mean-shift": MeanShift,
+    "random-shift": RandomShift,
+    "ridge": Ridge,
+    "local-shift": lambda: LocalShift(anchors=60),
+    "identity": Identity,
+}
+"""One of each aligner, quick to fit; the fixture `make` goes through them."""
+
+MOVING = [name for name in MAKERS if name != "identity"]
+
+Z = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
+"""Four latents."""
+
+
+def seeded(aligner, z, **options):
+    """Aligned latents, the same ones each time, also with noise."""
+    return aligner.align(z, generator=torch.Generator().manual_seed(0), **options)
+
+
+def expected_output(net, aligner, x, where=None):
+    """What the fixture `net` should say with the aligner in front of its head."""
+    with torch.no_grad():
+        return net.fc.forward(aligner.align(net.body(x), where=where))
