@@ -10,18 +10,25 @@ from torch import Tensor, nn
 from eli import Aligner, FitReport
 from eli.aligner import Progress
 
-_ITERATIONS, _BATCH, _RATE, _STEPS, _STEP_SIZE, _DECAY = 1500, 128, 1e-4, 30, 0.1, 0.89
+_BATCH, _RATE, _STEPS, _STEP_SIZE, _DECAY = 128, 1e-4, 30, 0.1, 0.89
 
 
 class PairedEnergy(Aligner):
     """`EnergyAligner` with its published options, but the energy also sees where the latent is now.
 
     Unlike ELI's, such an energy knows which previous latent belongs to which current one.
+
+    Args:
+        iterations: Of its training.
     """
 
+    def __init__(self, iterations: int = 1500) -> None:
+        super().__init__()
+        self.iterations = iterations
+
     def config(self) -> dict[str, Any]:
-        """Nothing can be chosen."""
-        return {}
+        """What was chosen."""
+        return {"iterations": self.iterations}
 
     def _build(self, dim: int) -> None:
         super()._build(dim)
@@ -36,7 +43,7 @@ class PairedEnergy(Aligner):
         optimizer = torch.optim.RMSprop(parameters, lr=_RATE)
         average = [parameter.detach().clone() for parameter in parameters]
         generator = torch.Generator().manual_seed(0)
-        for _ in range(_ITERATIONS):
+        for _ in range(self.iterations):
             rows = torch.randint(len(z_cur), (_BATCH,), generator=generator)
             now, before = z_cur[rows], z_prev[rows]
             made = self._move(now, None)

@@ -54,7 +54,7 @@ class Task:
 
     latents: TaskLatents
     head: torch.nn.Module
-    aligner: Aligner
+    aligner: EnergyAligner
     earlier: list[Tensor]
     """Its own training images under each earlier model."""
     births: list[Tensor]
@@ -72,6 +72,10 @@ class Task:
     def known(self) -> int:
         """Number of old classes."""
         return self.latents.known
+
+    def energy(self) -> EnergyAligner:
+        """One that is to be fitted as the run's own was."""
+        return EnergyAligner(**{**self.aligner.config(), "seed": 0})
 
     def logits(self, z: Tensor) -> Tensor:
         """What the head says."""
@@ -104,7 +108,7 @@ def tasks_of(run: Path) -> Iterator[Task]:
         for name, aligner in forward_aligners().items():
             aligner.fit_latents(before, now, direction="forward")
             moved[name] = torch.cat([aligner.align(moved[name]), births[-1]])
-        eli = Aligner.load(folder.task(number) / "aligners" / "eli.safetensors")
+        eli = EnergyAligner.load(folder.task(number) / "aligners" / "eli.safetensors")
         backward = {"mean-shift": MeanShift(), "ridge": Ridge(), "local-shift": LocalShift()}
         fitted = {name: aligner.fit_latents(before, now) for name, aligner in backward.items()}
         chain.append({"eli": eli, **fitted})
@@ -157,7 +161,7 @@ def chains(task: Task) -> Scores:
 
 def birth_spaces(task: Task) -> Scores:
     """The same without the steps between: aligners straight from now to each task's own time."""
-    kinds = {"eli": EnergyAligner, "ridge": Ridge, "local-shift": LocalShift}
+    kinds = {"eli": task.energy, "ridge": Ridge, "local-shift": LocalShift}
     for name, make in kinds.items():
         found = []
         for z_then, born in zip(task.earlier, task.births, strict=False):
@@ -175,11 +179,14 @@ def other_targets(task: Task) -> Scores:
     """ELI towards something else than the last model, read by the head for all samples, and for truly old ones."""
     test, new = task.latents.test, task.latents.new
     old = task.latents.test_labels < task.known
+    pairs = task.latents.pairs_previous, task.latents.pairs_current
     fits = {
-        "last model": EnergyAligner().fit_latents(task.earlier[-1], new),
-        "mean of earlier models": EnergyAligner().fit_latents(torch.stack(task.earlier).mean(0), new),
-        "all earlier models": EnergyAligner().fit_latents(torch.cat(task.earlier), new.repeat(len(task.earlier), 1)),
-        "paired energy": PairedEnergy().fit_latents(task.latents.pairs_previous, task.latents.pairs_current),
+        "last model": task.energy().fit_latents(task.earlier[-1], new),
+        "mean of earlier models": task.energy().fit_latents(torch.stack(task.earlier).mean(0), new),
+        "all earlier models": task.energy().fit_latents(torch.cat(task.earlier), new.repeat(len(task.earlier), 1)),
+        "paired energy": PairedEnergy(task.aligner.iterations).fit_latents(
+            task.latents.pairs_previous, task.latents.pairs_current
+        ),
     }
     for name, aligner in fits.items():
         yield f"target: {name}, oracle †", task.logits(aligner.align(test, where=old))
