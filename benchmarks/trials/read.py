@@ -184,9 +184,7 @@ def other_targets(task: Task) -> Scores:
         "last model": task.energy().fit_latents(task.earlier[-1], new),
         "mean of earlier models": task.energy().fit_latents(torch.stack(task.earlier).mean(0), new),
         "all earlier models": task.energy().fit_latents(torch.cat(task.earlier), new.repeat(len(task.earlier), 1)),
-        "paired energy": PairedEnergy(task.aligner.iterations).fit_latents(
-            task.latents.pairs_previous, task.latents.pairs_current
-        ),
+        "paired energy": PairedEnergy(task.aligner.iterations).fit_latents(*pairs),
     }
     for name, aligner in fits.items():
         yield f"target: {name}, oracle †", task.logits(aligner.align(test, where=old))
