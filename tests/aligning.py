@@ -18,7 +18,7 @@ MAKERS = {
     "local-shift": lambda: LocalShift(anchors=60),
     "identity": Identity,
 }
-"""One of each aligner, quick to fit; the fixture `make` goes through them."""
+"""One of each aligner, quick to fit; the fixture `make_aligner` goes through them."""
 
 MOVING = [name for name in MAKERS if name != "identity"]
 

@@ -62,14 +62,14 @@ def x():
 
 
 @pytest.fixture(params=MAKERS)
-def make(request):
+def make_aligner(request):
     """Makes an aligner; a test that asks for it runs once for each kind."""
     return MAKERS[request.param]
 
 
 @pytest.fixture
-def fitted(make, pairs):
-    return make().fit_latents(*pairs)
+def fitted(make_aligner, pairs):
+    return make_aligner().fit_latents(*pairs)
 
 
 @pytest.fixture

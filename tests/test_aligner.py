@@ -26,10 +26,10 @@ def test_every_aligner_of_the_package_is_in_this_battery():
 # --- aligning --------------------------------------------------------------------------------------------
 
 
-def test_an_aligner_that_is_not_fitted_says_so(make, tmp_path):
+def test_an_aligner_that_is_not_fitted_says_so(make_aligner, tmp_path):
     for use in (lambda a: a.align(torch.zeros(1, 6)), lambda a: a(torch.zeros(1, 6)), lambda a: a.save(tmp_path / "x")):
         with pytest.raises(NotFittedError, match="fit"):
-            use(make())
+            use(make_aligner())
     assert not (tmp_path / "x").exists()
 
 
@@ -108,8 +108,8 @@ def test_forward_is_align(fitted, pairs):
     assert torch.equal(nn.Sequential(fitted)(pairs[1]), expected)
 
 
-def test_the_global_random_state_is_untouched_by_aligning(make, pairs, untouched_random_state):
-    seeded(make().fit_latents(*pairs), pairs[1])
+def test_the_global_random_state_is_untouched_by_aligning(make_aligner, pairs, untouched_random_state):
+    seeded(make_aligner().fit_latents(*pairs), pairs[1])
 
 
 def test_gradients_pass_straight_through(fitted, pairs):

@@ -10,8 +10,8 @@ import eli
 from eli import Aligner, EnergyAligner, LatentError, MeanShift, NotFittedError, OptionError
 
 
-def test_fitting_returns_the_aligner_itself_with_a_report(make, pairs):
-    aligner = make()
+def test_fitting_returns_the_aligner_itself_with_a_report(make_aligner, pairs):
+    aligner = make_aligner()
     assert not aligner.fitted
     assert aligner.report is None
     assert aligner.fit_latents(*pairs) is aligner
@@ -20,17 +20,17 @@ def test_fitting_returns_the_aligner_itself_with_a_report(make, pairs):
     assert aligner.report.drift_before > 0
 
 
-def test_two_fits_are_equal_bit_for_bit(make, pairs, untouched_random_state):
-    one, two = (make().fit_latents(*pairs) for _ in range(2))
+def test_two_fits_are_equal_bit_for_bit(make_aligner, pairs, untouched_random_state):
+    one, two = (make_aligner().fit_latents(*pairs) for _ in range(2))
     assert one.state_dict().keys() == two.state_dict().keys()
     assert all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), two.state_dict().values(), strict=True))
     assert torch.equal(seeded(one, pairs[1]), seeded(two, pairs[1]))
     assert one.report.drift_after == two.report.drift_after
 
 
-def test_fitting_does_not_change_the_latents(make, pairs):
+def test_fitting_does_not_change_the_latents(make_aligner, pairs):
     before = [z.clone() for z in pairs]
-    make().fit_latents(*pairs)
+    make_aligner().fit_latents(*pairs)
     assert all(torch.equal(a, b) for a, b in zip(before, pairs, strict=True))
 
 
@@ -42,24 +42,24 @@ def test_the_report_speaks_of_all_rows_not_of_the_first_ones():
 
 
 @pytest.mark.parametrize("rows", [1, 2, 5])
-def test_few_rows_are_enough(make, rows):
+def test_few_rows_are_enough(make_aligner, rows):
     z = torch.randn(rows, 6)
-    aligner = make().fit_latents(z, z + 1)
+    aligner = make_aligner().fit_latents(z, z + 1)
     assert seeded(aligner, z).isfinite().all()
     assert aligner.report.rows == rows
 
 
 @pytest.mark.parametrize("shape", [(0, 6), (3, 0), (0, 0)])
-def test_nothing_to_learn_from_is_an_error(make, shape):
+def test_nothing_to_learn_from_is_an_error(make_aligner, shape):
     with pytest.raises(LatentError, match="empty"):
-        make().fit_latents(torch.zeros(shape), torch.zeros(shape))
+        make_aligner().fit_latents(torch.zeros(shape), torch.zeros(shape))
 
 
 @pytest.mark.parametrize(
     ("prev", "cur"), [((5, 6), (4, 6)), ((5, 6), (5, 7)), ((6,), (6,)), ((2, 5, 6), (2, 5, 6)), ((), ())]
 )
-def test_latents_that_are_no_pairs_are_an_error(make, prev, cur):
-    aligner = make()
+def test_latents_that_are_no_pairs_are_an_error(make_aligner, prev, cur):
+    aligner = make_aligner()
     with pytest.raises(LatentError):
         aligner.fit_latents(torch.zeros(prev), torch.zeros(cur))
     assert not aligner.fitted
@@ -67,18 +67,18 @@ def test_latents_that_are_no_pairs_are_an_error(make, prev, cur):
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("side", [0, 1])
-def test_bad_numbers_are_an_error(make, bad, side):
+def test_bad_numbers_are_an_error(make_aligner, bad, side):
     z = [torch.zeros(5, 6), torch.zeros(5, 6)]
     z[side][3, 2] = bad
     with pytest.raises(LatentError, match="1 rows"):
-        make().fit_latents(*z)
+        make_aligner().fit_latents(*z)
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.bool, torch.complex64])
-def test_numbers_that_are_not_floating_point_are_an_error(make, fitted, dtype):
+def test_numbers_that_are_not_floating_point_are_an_error(make_aligner, fitted, dtype):
     z = torch.zeros(5, 6, dtype=dtype)
     with pytest.raises(LatentError, match="floating point"):
-        make().fit_latents(z, z)
+        make_aligner().fit_latents(z, z)
     with pytest.raises(LatentError, match="floating point"):
         fitted.align(z)
 
@@ -88,10 +88,10 @@ def test_numbers_that_are_not_floating_point_are_an_error(make, fitted, dtype):
     [torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu", torch.bfloat16)],
     ids=["no_grad", "inference", "bf16"],
 )
-def test_modes_of_the_caller_do_not_change_what_is_learned(make, pairs, mode):
-    expected = make().fit_latents(*pairs)
+def test_modes_of_the_caller_do_not_change_what_is_learned(make_aligner, pairs, mode):
+    expected = make_aligner().fit_latents(*pairs)
     with mode():
-        aligner = make().fit_latents(*(z.clone() for z in pairs))
+        aligner = make_aligner().fit_latents(*(z.clone() for z in pairs))
     for name, value in aligner.state_dict().items():
         assert torch.equal(value, expected.state_dict()[name]), name
     # What was made in inference mode can still be changed outside.
@@ -100,38 +100,38 @@ def test_modes_of_the_caller_do_not_change_what_is_learned(make, pairs, mode):
     aligner.fit_latents(*pairs)
 
 
-def test_latents_made_in_inference_mode_are_accepted(make, pairs):
+def test_latents_made_in_inference_mode_are_accepted(make_aligner, pairs):
     with torch.inference_mode():
         inside = [z.clone() for z in pairs]
-    one, two = make().fit_latents(*pairs), make().fit_latents(*inside)
+    one, two = make_aligner().fit_latents(*pairs), make_aligner().fit_latents(*inside)
     assert all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), two.state_dict().values(), strict=True))
 
 
-def test_latents_that_require_gradients_are_accepted_and_keep_no_graph(make, pairs):
+def test_latents_that_require_gradients_are_accepted_and_keep_no_graph(make_aligner, pairs):
     z_prev, z_cur = (z.clone().requires_grad_() for z in pairs)
-    aligner = make().fit_latents(z_prev * 1, z_cur * 1)
+    aligner = make_aligner().fit_latents(z_prev * 1, z_cur * 1)
     assert all(value.grad_fn is None for value in aligner.state_dict(keep_vars=True).values())
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_learns_from_half_precision_as_from_the_same_numbers_in_single(make, pairs, dtype):
+def test_learns_from_half_precision_as_from_the_same_numbers_in_single(make_aligner, pairs, dtype):
     half = [z.to(dtype) for z in pairs]
-    one, two = make().fit_latents(*half), make().fit_latents(*(z.float() for z in half))
+    one, two = make_aligner().fit_latents(*half), make_aligner().fit_latents(*(z.float() for z in half))
     assert all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), two.state_dict().values(), strict=True))
 
 
-def test_fits_anew_from_the_start_also_with_another_dimension(make, pairs):
-    aligner = make().fit_latents(torch.randn(30, 9), torch.randn(30, 9))
+def test_fits_anew_from_the_start_also_with_another_dimension(make_aligner, pairs):
+    aligner = make_aligner().fit_latents(torch.randn(30, 9), torch.randn(30, 9))
     aligner.fit_latents(*pairs)
-    fresh = make().fit_latents(*pairs)
+    fresh = make_aligner().fit_latents(*pairs)
     assert torch.equal(seeded(aligner, pairs[1]), seeded(fresh, pairs[1]))
     assert aligner.require_fitted() == 6
 
 
-def test_fits_after_loading(make, pairs, tmp_path):
-    make().fit_latents(torch.randn(30, 9), torch.randn(30, 9)).save(tmp_path / "a.safetensors")
+def test_fits_after_loading(make_aligner, pairs, tmp_path):
+    make_aligner().fit_latents(torch.randn(30, 9), torch.randn(30, 9)).save(tmp_path / "a.safetensors")
     aligner = Aligner.load(tmp_path / "a.safetensors").fit_latents(*pairs)
-    assert torch.equal(seeded(aligner, pairs[1]), seeded(make().fit_latents(*pairs), pairs[1]))
+    assert torch.equal(seeded(aligner, pairs[1]), seeded(make_aligner().fit_latents(*pairs), pairs[1]))
 
 
 def test_a_fit_that_is_broken_off_leaves_no_half_fitted_aligner(pairs):
@@ -148,17 +148,20 @@ def test_a_fit_that_is_broken_off_leaves_no_half_fitted_aligner(pairs):
     assert aligner.fit_latents(*pairs).fitted
 
 
-def test_a_previous_latent_too_large_for_the_current_ones_precision_is_an_error(make):
+def test_a_previous_latent_too_large_for_the_current_ones_precision_is_an_error(make_aligner):
     with pytest.raises(LatentError, match="z_prev"):
-        make().fit_latents(torch.full((3, 6), 1e300, dtype=torch.float64), torch.zeros(3, 6))
+        make_aligner().fit_latents(torch.full((3, 6), 1e300, dtype=torch.float64), torch.zeros(3, 6))
 
 
 # --- direction -------------------------------------------------------------------------------------------
 
 
-def test_forward_is_backward_with_the_two_models_exchanged(make, pairs):
+def test_forward_is_backward_with_the_two_models_exchanged(make_aligner, pairs):
     z_prev, z_cur = pairs
-    forward, exchanged = make().fit_latents(z_prev, z_cur, direction="forward"), make().fit_latents(z_cur, z_prev)
+    forward, exchanged = (
+        make_aligner().fit_latents(z_prev, z_cur, direction="forward"),
+        make_aligner().fit_latents(z_cur, z_prev),
+    )
     assert (forward.direction, exchanged.direction) == ("forward", "backward")
     assert torch.equal(seeded(forward, z_prev), seeded(exchanged, z_prev))
     assert forward.report.drift_before == exchanged.report.drift_before

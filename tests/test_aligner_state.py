@@ -30,20 +30,20 @@ def test_saving_and_loading_changes_no_bit(fitted, pairs, tmp_path):
         assert not loaded.training
 
 
-def test_double_precision_survives_a_file(make, pairs, tmp_path):
+def test_double_precision_survives_a_file(make_aligner, pairs, tmp_path):
     z_prev, z_cur = (z.double() for z in pairs)
-    aligner = make().fit_latents(z_prev, z_cur)
+    aligner = make_aligner().fit_latents(z_prev, z_cur)
     loaded = Aligner.load(aligner.save(tmp_path / "a"))
     assert torch.equal(seeded(loaded, z_cur), seeded(aligner, z_cur))
-    fresh = make()
+    fresh = make_aligner()
     fresh.load_state_dict(aligner.state_dict())
     assert torch.equal(seeded(fresh, z_cur), seeded(aligner, z_cur))
 
 
 @pytest.mark.parametrize("nested", [False, True])
 @pytest.mark.parametrize("before", [None, 6, 9])
-def test_a_state_dict_loads_into_another_aligner_fresh_or_fitted(make, fitted, pairs, nested, before):
-    other = make()
+def test_a_state_dict_loads_into_another_aligner_fresh_or_fitted(make_aligner, fitted, pairs, nested, before):
+    other = make_aligner()
     if before:
         other.fit_latents(torch.randn(20, before), torch.randn(20, before))
     source, target = (nn.ModuleDict({"a": m, "b": nn.Linear(2, 2)}) if nested else m for m in (fitted, other))
@@ -51,13 +51,13 @@ def test_a_state_dict_loads_into_another_aligner_fresh_or_fitted(make, fitted, p
     assert torch.equal(seeded(other, pairs[1]), seeded(fitted, pairs[1]))
 
 
-def test_a_state_dict_with_missing_or_foreign_entries_is_refused(make, fitted):
+def test_a_state_dict_with_missing_or_foreign_entries_is_refused(make_aligner, fitted):
     state = fitted.state_dict()
     with pytest.raises(RuntimeError, match="Unexpected"):
-        make().load_state_dict({**state, "foreign": torch.zeros(1)})
+        make_aligner().load_state_dict({**state, "foreign": torch.zeros(1)})
     state.pop(next(iter(state)))
     with pytest.raises(RuntimeError):
-        make().load_state_dict(state)
+        make_aligner().load_state_dict(state)
 
 
 def test_moving_to_a_device_and_dtype_keeps_it_fitted(fitted, pairs):
@@ -85,20 +85,20 @@ def test_training_mode_does_not_matter(fitted, pairs):
     assert torch.equal(seeded(fitted.train(), pairs[1]), seeded(fitted.eval(), pairs[1]))
 
 
-def test_the_direction_is_saved_and_forgotten_with_the_next_fit(make, pairs, tmp_path):
-    aligner = make().fit_latents(*pairs, direction="forward")
+def test_the_direction_is_saved_and_forgotten_with_the_next_fit(make_aligner, pairs, tmp_path):
+    aligner = make_aligner().fit_latents(*pairs, direction="forward")
     assert Aligner.load(aligner.save(tmp_path / "a")).direction == "forward"
-    again = make()
+    again = make_aligner()
     again.load_state_dict(aligner.state_dict())
     assert again.direction == "forward"
     assert aligner.fit_latents(*pairs).direction == "backward"
 
 
-def test_a_state_from_before_there_were_directions_is_backward(make, pairs):
-    aligner = make().fit_latents(*pairs)
+def test_a_state_from_before_there_were_directions_is_backward(make_aligner, pairs):
+    aligner = make_aligner().fit_latents(*pairs)
     state = aligner.state_dict()
     del state["is_forward"]
-    again = make()
+    again = make_aligner()
     again.load_state_dict(state)
     assert again.direction == "backward"
     assert torch.equal(seeded(again, pairs[1]), seeded(aligner, pairs[1]))

@@ -17,7 +17,7 @@ import pytest
 import torch
 from hydra.core.config_store import ConfigStore
 
-from eli.lab.learners import LEARNERS
+from eli.lab.learners import LEARNERS, REGISTERED
 
 PAGES = {path.stem: path for path in sorted((Path(__file__).parents[1] / "docs" / "tutorials").glob("*.md"))}
 NEEDS = {"your-own-classifier": "onnxruntime", "a-detector": "torchvision"}
@@ -34,7 +34,7 @@ def follow(name, folder, monkeypatch):
     monkeypatch.chdir(folder)
     names, printed = {"__name__": name}, ""
     own = ConfigStore.instance().repo
-    with torch.random.fork_rng(), patch.dict(LEARNERS), patch.dict(own):
+    with torch.random.fork_rng(), patch.dict(LEARNERS), patch.dict(REGISTERED), patch.dict(own):
         for kind, content in BLOCK.findall(PAGES[name].read_text(encoding="utf-8")):
             if kind == "text":
                 check(printed, content)

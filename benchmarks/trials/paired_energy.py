@@ -14,7 +14,7 @@ _BATCH, _RATE, _STEPS, _STEP_SIZE, _DECAY = 128, 1e-4, 30, 0.1, 0.89
 
 
 class PairedEnergy(Aligner):
-    """`EnergyAligner` with its published options, but the energy also sees where the latent is now.
+    """`EnergyAligner` with its published options and so many iterations; the energy also sees where the latent is now.
 
     Unlike ELI's, such an energy knows which previous latent belongs to which current one.
 

@@ -74,7 +74,7 @@ class Task:
         return self.latents.known
 
     def energy(self) -> EnergyAligner:
-        """One that is to be fitted as the run's own was."""
+        """One with the run's options; of one seed, so that trials differ in what they are fitted on alone."""
         return EnergyAligner(**{**self.aligner.config(), "seed": 0})
 
     def logits(self, z: Tensor) -> Tensor:

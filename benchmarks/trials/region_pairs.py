@@ -3,39 +3,42 @@
     python benchmarks/trials/region_pairs.py RUN [RUN ...]
 
 Prints a table for each run: mean average precision (in %) of old, new and all classes after the last task, and the
-share of regions on old test objects that the head takes for background. Rows marked † use test annotations. Pairs of
-old objects on the new task's images need annotations that no learner has: they tell whether the pairs are to blame.
+share of regions on old test objects that the head takes for background. Readings marked † use test annotations. Pairs
+of old objects on the new task's images need annotations that no learner has: they tell whether the pairs are to blame.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from eli.aligner import Aligner
 from eli.lab.data.memory import Memory
-from eli.lab.detection.data.tasks import Batches, fetch
 from eli.lab.detection.evaluation.matching import old_regions
 from eli.lab.detection.evaluation.pairs import region_pairs
 from eli.lab.detection.evaluation.reading_images import Collected, read_images, read_regions
 from eli.lab.detection.evaluation.readings import RegionReading, RegionReadings
 from eli.lab.detection.evaluation.scoring import score_readings
 from eli.lab.detection.experiments.bench import DetectionBench
+from eli.lab.detection.experiments.reading import image_batches, test_images
 from eli.lab.detection.learners import DetectionLearner
 from eli.lab.detection.models.detector import Detector
+from eli.lab.detection.models.passes import Regions
 from eli.lab.experiments.kinds import kind_of
 from eli.lab.experiments.reading import aligner_settings
 from eli.lab.experiments.run_folder import RunFolder
 from eli.lab.experiments.speed import Speed
 
 READINGS = ("base", "eli/oracle", "eli/by-prediction", "mean-shift/oracle", "ridge/oracle")
-PREVIOUS = "the previous detector's latents of old regions †"
-"""What an aligner could reach at best: under the current head."""
-ALIGNED = {"eli/oracle": "eli", "mean-shift/oracle": "mean-shift", "ridge/oracle": "ridge"}
+PREVIOUS = "previous latents of old regions"
+"""Exchanged for the current ones, under the current head."""
+
+Pairs = tuple[Tensor, Tensor]
 
 
 def main() -> None:
@@ -46,10 +49,11 @@ def main() -> None:
         trial = Trial(RunFolder(run))
         print(f"\n{run.name}\n\n| pairs | reading | old | new | all | old regions taken for background |")
         print("|---|---|---:|---:|---:|---:|", flush=True)
+        for line in trial.unmoved():
+            print(f"| none | {line} |", flush=True)
         for kind, pairs in trial.pairs():
-            for line in trial.lines(pairs):
-                if kind == "objects of the new classes" or not line.startswith(("base", PREVIOUS)):
-                    print(f"| {kind} ({len(pairs[0])}) | {line} |", flush=True)
+            for line in trial.moved(pairs):
+                print(f"| {len(pairs[0])} of {kind} | {line} |", flush=True)
 
 
 class Trial:
@@ -61,7 +65,8 @@ class Trial:
         self.bench: DetectionBench
         self.bench, _ = kind.open_bench(kind.from_dict(facts["config"]), Speed(**facts["speed"]))
         self.number = folder.tasks() - 1
-        self.known = self.bench.protocol.tasks[self.number].start
+        self.new = self.bench.protocol.tasks[self.number]
+        self.known = self.new.start
         self.learner: DetectionLearner = self.bench.learner()
         self.memory: Memory = self.bench.memory()
         for number in range(folder.tasks()):
@@ -70,77 +75,94 @@ class Trial:
             self.learner.load_state(state)
             self.memory.restore(ranked)
         self.learner.eval()
+        self.objects = [each.of(range(self.new.stop)) for each in self.bench.data.test.objects]
 
-    def pairs(self) -> Iterator[tuple[str, tuple[Tensor, Tensor]]]:
+    def pairs(self) -> Iterator[tuple[str, Pairs]]:
         """Kinds of pairs by name."""
-        new = self.bench.protocol.tasks[self.number]
-        mine, old = self.bench.rows(new), range(self.known)
-        yield "objects of the new classes", self._pairs(mine, new)
-        yield "all proposals but those", self._pairs(mine, new, regions="others")
-        yield "objects of old classes on the same images, by their annotations †", self._pairs(mine, old)
-        each = self.memory.per_class_count(new.stop)
+        mine, old = self.bench.rows(self.new), range(self.known)
+        yield "new objects", self._pairs(mine, self.new)
+        yield "proposals on no new object", self._pairs(mine, self.new, regions="others")
+        yield "old objects on the same images, by annotations that no learner has", self._pairs(mine, old)
+        each = self.memory.per_class_count(self.new.stop)
         kept = [ranks[:each] for label, ranks in self.memory.ranked.items() if label < self.known]
         if each and kept:
-            yield "objects of old classes on kept images", self._pairs(torch.cat(kept).unique(), old)
+            yield "old objects on kept images", self._pairs(torch.cat(kept).unique(), old)
 
-    def lines(self, pairs: tuple[Tensor, Tensor]) -> Iterator[str]:
+    def unmoved(self) -> Iterator[str]:
+        """What the detector reaches, and what it reaches with the previous one's latents of regions on old objects."""
+        found = {"base": Collected(label_free=True), PREVIOUS: Collected(label_free=False)}
+        for images, regions, old in self._looks():
+            before = read_regions(self.teacher, images, regions).latents
+            latents = {"base": regions.latents, PREVIOUS: torch.where(old.unsqueeze(1), before, regions.latents)}
+            for name, z in latents.items():
+                reading = RegionReading(self.learner.model.detections(z, regions), found[name].label_free)
+                found[name].add(reading, old=None)
+        yield from self._lines(found, {"base": None, PREVIOUS: None})
+
+    def moved(self, pairs: Pairs) -> Iterator[str]:
         """What aligners of these pairs reach."""
-        readings = RegionReadings.fit(
-            *pairs,
-            known=self.known,
-            settings=aligner_settings(self.bench.config.aligner),
-            seed=0,
-            names=READINGS,
-        )
-        seen = range(self.bench.protocol.tasks[self.number].stop)
-        objects = [each.of(seen) for each in self.bench.data.test.objects]
-        found = read_images(self.learner.model, self._test_images(), readings, objects=objects)
-        sizes = self.bench.protocol.sizes[: self.number + 1]
-        method = self.bench.config.evaluation.method
-        lost, found[PREVIOUS] = self._looked_at(readings, objects)
-        _, precisions = score_readings(found, objects, task_sizes=sizes, method=method)
-        for name in (*READINGS, PREVIOUS):
-            each = [0.0 if value is None else value for value in precisions[name]]
-            parts = (each[: self.known], each[self.known :], each)
-            means = " | ".join(f"{100 * sum(part) / len(part):.1f}" for part in parts)
-            share = f"{100 * lost[name]:.0f}" if name in lost else "–"
-            yield f"{name}{' †' if name.endswith('oracle') else ''} | {means} | {share}"
+        # The seed is not the run's: what differs from its own table by chance shows how much chance there is.
+        settings = aligner_settings(self.bench.config.aligner)
+        readings = RegionReadings.fit(*pairs, known=self.known, settings=settings, seed=0, names=READINGS)
+        found = read_images(self.learner.model, test_images(self.bench), readings, objects=self.objects)
+        found.pop("base")
+        aligners = {f"{name}/oracle": aligner for name, aligner in readings.aligners.items()}
+        yield from self._lines(found, {name: aligners[name] for name in found if name in aligners})
 
-    @torch.no_grad()
-    def _looked_at(self, readings: RegionReadings, objects: Any) -> tuple[dict[str, float], Collected]:
-        """Share of regions on old objects whose highest score is the background's; what `PREVIOUS` finds."""
-        model, counts = self.learner.model, dict.fromkeys(("base", *ALIGNED, PREVIOUS), 0)
-        found, total, done = Collected(label_free=False), 0, 0
-        for images in self._test_images():
-            regions = model.regions(images)
-            old = old_regions(regions.boxes, objects[done : done + len(images)], known=self.known)
-            before, latents = read_regions(self._teacher(), images, regions).latents, regions.latents
-            exchanged = torch.where(old.unsqueeze(1), before, latents)
-            found.add(RegionReading(model.detections(exchanged, regions), label_free=False), old=None)
-            moved = {name: readings.aligners[aligner].align(latents[old]) for name, aligner in ALIGNED.items()}
-            for name, z in {"base": latents[old], PREVIOUS: before[old], **moved}.items():
-                counts[name] += int((model.roi_heads.box_predictor(z)[0].argmax(dim=1) == 0).sum())
-            total += int(old.sum())
-            done += len(images)
-        return {name: count / total for name, count in counts.items()}, found
-
-    def _teacher(self) -> Detector:
+    @property
+    def teacher(self) -> Detector:
+        """The previous detector."""
         if self.learner.teacher is None:
             raise SystemExit("this run has learned one task only, and nothing has moved yet")
         return self.learner.teacher.eval()
 
-    def _pairs(self, rows: Tensor, classes: range, *, regions: Any = "objects") -> tuple[Tensor, Tensor]:
-        batches = self._batches(self.bench.data.train, rows, classes)
-        return region_pairs(self._teacher(), self.learner.model, batches, regions=regions, seed=0)
+    def _lines(self, found: Mapping[str, Collected], aligners: Mapping[str, Aligner | None]) -> Iterator[str]:
+        sizes, counted = self.bench.protocol.sizes[: self.number + 1], self.bench.config.evaluation
+        rows, _ = score_readings(
+            found, self.objects, task_sizes=sizes, threshold=counted.overlap, method=counted.method
+        )
+        lost = self._background(aligners)
+        for row in rows:
+            values = (row.old or 0.0, row.new or 0.0, row.accuracy)
+            share = f"{100 * lost[row.reading]:.0f}" if row.reading in lost else "–"
+            told = "" if row.label_free else " †"
+            yield f"{row.reading}{told} | {' | '.join(f'{100 * value:.1f}' for value in values)} | {share}"
 
-    def _test_images(self) -> Iterator[list[Tensor]]:
-        split = self.bench.data.test
-        for images, _ in self._batches(split, torch.arange(len(split)), range(0)):
-            yield images
+    @torch.no_grad()
+    def _background(self, aligners: Mapping[str, Aligner | None]) -> dict[str, float]:
+        """Share of regions on old objects whose highest score is the background's, after each aligner."""
+        model, counts, total = self.learner.model, dict.fromkeys(aligners, 0), 0
+        for images, regions, old in self._looks():
+            latents = regions.latents[old]
+            for name, aligner in aligners.items():
+                z = latents if aligner is None else aligner.align(latents)
+                if name == PREVIOUS:
+                    z = read_regions(self.teacher, images, regions).latents[old]
+                counts[name] += int((model.roi_heads.box_predictor(z)[0].argmax(dim=1) == 0).sum())
+            total += len(latents)
+        return {name: count / max(total, 1) for name, count in counts.items()}
 
-    def _batches(self, split: Any, rows: Tensor, classes: range) -> Batches:
-        for some in torch.split(rows, self.bench.config.train.eval_batch_size):
-            yield fetch(split, some, classes, seed=None)
+    @torch.no_grad()
+    def _looks(self) -> Iterator[tuple[list[Tensor], Regions, Tensor]]:
+        """Test images, the detector's regions of them, and which of these lie on old objects."""
+        done = 0
+        for images in test_images(self.bench):
+            regions = self.learner.model.regions(images)
+            here = self.objects[done : done + len(images)]
+            yield images, regions, old_regions(regions.boxes, here, known=self.known)
+            done += len(images)
+
+    def _pairs(self, rows: Tensor, classes: range, *, regions: Any = "objects") -> Pairs:
+        asked = self.bench.config.aligner
+        return region_pairs(
+            self.teacher,
+            self.learner.model,
+            image_batches(self.bench, self.bench.data.train, rows, classes),
+            regions=regions,
+            shared_backbone=asked.shared_backbone,
+            per_image=asked.per_image,
+            seed=0,
+        )
 
 
 if __name__ == "__main__":

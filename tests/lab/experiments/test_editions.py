@@ -1,24 +1,30 @@
-"""Runs that another edition of the readings has read: said wherever they are shown, read anew, never trained again."""
+"""Runs that another edition of the readings has read: said where they are shown, read anew, never trained again."""
 
-import dataclasses
+import hashlib
 import io
 import shutil
 
 import pytest
 from rich.console import Console
+from tests.lab.editions import read_in_edition
 
+from eli.lab.cli import main
 from eli.lab.commands.show import print_run
-from eli.lab.evaluation.results import read_results, write_results
-from eli.lab.experiments.editions import other_edition
+from eli.lab.evaluation.catalogue import READINGS
+from eli.lab.evaluation.results import read_results
+from eli.lab.experiments.classification import KIND
+from eli.lab.experiments.editions import go_on_command, of_edition, other_edition
 from eli.lab.experiments.run_config import compose
-from eli.lab.experiments.run_folder import RunFolder
+from eli.lab.experiments.run_folder import RunError, RunFolder
 from eli.lab.experiments.session import begin, go_on, read_again
 from eli.lab.report.runs import read_runs
 from eli.lab.reproduce.base_runs import BaseRun, evaluation
+from eli.lab.reproduce.grid import jobs_of
 from eli.lab.reproduce.store import Store
 
 QUIET = Console(quiet=True)
 SETTINGS = ("data=digits", "preset=smoke", "data.limit=20", "train.first_epochs=1", "train.epochs=1")
+OLDER, NEWER = KIND.edition - 1, KIND.edition + 1
 
 
 @pytest.fixture(scope="module")
@@ -35,14 +41,18 @@ def run(made, tmp_path):
     return RunFolder(tmp_path / "runs" / "run")
 
 
-def read_in_another_edition(folder, number):
-    """Make of a task's results what another eli could have left: other numbers, another edition."""
-    found = read_results(folder.task(number) / "results.jsonl")
-    rows = [dataclasses.replace(row, accuracy=0.0) for row in found.rows]
-    write_results(folder.task(number), rows, {}, tasks=[{**found.tasks[0], "edition": 0}])
+@pytest.fixture
+def two(run):
+    """An evaluation of it."""
+    return RunFolder(run.path / "evaluations" / "two")
 
 
-def rows(folder):
+def stamps(folder):
+    return {file: file.stat().st_mtime_ns for file in folder.path.glob("**/model.safetensors")}
+
+
+def whole(folder):
+    """What the file of the whole run says."""
     return read_results(folder.path / "results.jsonl").rows
 
 
@@ -57,44 +67,109 @@ def planned(folder):
     return evaluation(BaseRun(overrides, compose(overrides), "icarl", "equal-5"))
 
 
+def test_whoever_adds_or_removes_a_reading_raises_the_edition():
+    names = hashlib.sha256(" ".join(READINGS).encode()).hexdigest()[:12]
+    assert (KIND.edition, names) == (1, "27b62d7d5ba4"), "raise READINGS_EDITION, then write both down here"
+
+
 def test_a_run_of_today_is_not_remarked_on(made):
     assert "Note" not in shown(made)
     assert read_runs([made])[0][0].remarks == ()
-    assert all(task["edition"] == 1 for task in made.gather().tasks)
+    assert of_edition(made.gather().tasks, KIND.edition)
 
 
-def test_results_from_before_editions_count_as_the_first(made):
+def test_results_from_before_editions_are_older_than_all(made):
     tasks = [{key: value for key, value in task.items() if key != "edition"} for task in made.gather().tasks]
-    assert other_edition(made, made.facts(), tasks) is None
+    assert "was read by an older eli" in other_edition(made, made.facts(), tasks)
 
 
-def test_another_edition_is_said_wherever_it_is_shown(run):
-    read_in_another_edition(run, 1)
-    assert f"Note: {run.path} was read by another version of eli" in shown(run)
-    assert f"'eli resume {run.path}' reads it anew" in read_runs([run])[0][0].remarks[0]
-    two = RunFolder(run.path / "evaluations" / "two")
-    read_in_another_edition(two, 1)
-    assert f"'eli evaluate {run.path} aligner.steps=2 --name two' reads it anew" in shown(two)
+def test_another_edition_is_said_where_it_is_shown(run, two, tmp_path, capsys):
+    read_in_edition(run, 1, OLDER)
+    note = f"{run.path} was read by an older eli"
+    assert f"Note: {note}" in shown(run)
+    assert note in read_runs([run])[0][0].remarks[0]
+    (tmp_path / "page.md").write_text("<!-- begin x -->\n<!-- end x -->\n")
+    assert main(["show", str(run.path), "--markdown", str(tmp_path / "page.md"), "--section", "x"]) == 0
+    assert note in (tmp_path / "page.md").read_text()
+    capsys.readouterr()
+    assert main(["list", str(tmp_path)]) == 0
+    assert note in capsys.readouterr().out
+    read_in_edition(two, 1, OLDER)
+    assert f"'eli evaluate {run.path} aligner.steps=2 --name two' reads it anew, and trains nothing" in shown(two)
 
 
 def test_going_on_reads_anew_and_trains_nothing(run, made):
-    stamps = {file: file.stat().st_mtime_ns for file in run.path.glob("**/model.safetensors")}
-    read_in_another_edition(run, 1)
+    before = stamps(run)
+    read_in_edition(run, 1, OLDER)
+    assert f"'eli resume {run.path}' reads it anew, and trains nothing" in shown(run)
     go_on(run, QUIET)
-    assert rows(run) == rows(made)
+    assert whole(run) == whole(made)
     assert "Note" not in shown(run)
-    assert {file: file.stat().st_mtime_ns for file in run.path.glob("**/model.safetensors")} == stamps
+    assert stamps(run) == before
 
 
-def test_an_evaluation_is_read_anew_as_well(run, made):
-    two = RunFolder(run.path / "evaluations" / "two")
-    read_in_another_edition(two, 2)
+def test_a_run_that_is_not_finished_goes_on_as_well(run, made):
+    read_in_edition(run, 1, OLDER)
+    shutil.rmtree(run.task(2))
+    assert "reads it anew, and goes on with it" in shown(run)
+    go_on(run, QUIET)
+    assert whole(run) == whole(made)
+
+
+def test_an_evaluation_is_read_anew_as_well(run, two, made):
+    read_in_edition(two, 2, OLDER)
     read_again(run, ["aligner.steps=2"], QUIET, name="two")
-    assert rows(two) == rows(RunFolder(made.path / "evaluations" / "two"))
+    assert whole(two) == whole(RunFolder(made.path / "evaluations" / "two"))
 
 
-def test_a_plan_counts_it_as_not_done(run, tmp_path):
+@pytest.mark.parametrize("where", ["run", "evaluation"])
+def test_a_kill_after_the_last_task_leaves_nothing_of_the_older_edition(run, two, made, monkeypatch, where):
+    def again():
+        go_on(run, QUIET) if where == "run" else read_again(run, ["aligner.steps=2"], QUIET, name="two")
+
+    def killed(folder):
+        raise KeyboardInterrupt
+
+    folder = run if where == "run" else two
+    number = made.tasks() - 1
+    read_in_edition(folder, number, OLDER)
+    folder.complete()
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "collect", killed)
+        with pytest.raises(KeyboardInterrupt):
+            again()
+    again()
+    assert whole(folder) == folder.gather().rows
+    assert of_edition(read_results(folder.path / "results.jsonl").tasks, KIND.edition)
+
+
+def test_what_a_newer_eli_has_read_is_left_alone(run, two):
+    for folder in (run, two):
+        read_in_edition(folder, 1, NEWER)
+        assert "was read by a newer eli" in shown(folder)
+        assert "upgrade eli" in shown(folder)
+    kept = (run.task(1) / "results.jsonl").read_bytes()
+    with pytest.raises(RunError, match="newer eli: upgrade"):
+        go_on(run, QUIET)
+    with pytest.raises(RunError, match="newer eli: upgrade"):
+        read_again(run, ["aligner.steps=2"], QUIET, name="two")
+    assert (run.task(1) / "results.jsonl").read_bytes() == kept
+
+
+def test_a_plan_reads_it_anew_and_says_so(run, tmp_path):
     store = Store(tmp_path)
     assert store.is_read(planned(run))
-    read_in_another_edition(run, 2)
+    (job,) = jobs_of([planned(run)], store)
+    assert job.done
+    read_in_edition(run, 2, OLDER)
     assert not store.is_read(planned(run))
+    (job,) = jobs_of([planned(run)], store)
+    assert (job.done, job.group) == (False, "read icarl on digits, equal-5")
+    assert job.seconds > 0
+
+
+def test_commands_can_be_pasted_into_a_shell(made):
+    folder = RunFolder("my runs/one/evaluations/x")
+    facts = {"evaluation": ["aligner.hidden=[64,64]"]}
+    assert go_on_command(folder, facts) == "eli evaluate 'my runs/one' 'aligner.hidden=[64,64]' --name x"
+    assert go_on_command(RunFolder("my runs/one"), {}) == "eli resume 'my runs/one'"

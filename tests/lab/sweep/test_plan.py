@@ -1,15 +1,18 @@
 """Sweeps as they are planned, shown and done one run at a time: all of it without Ray."""
 
 import sys
+from unittest.mock import patch
 
 import pytest
 import torch
+from hydra.core.config_store import ConfigStore
 from hypothesis import given
 from hypothesis import strategies as st
 
 from eli.lab.cli import main
 from eli.lab.experiments.config_errors import ConfigError
 from eli.lab.experiments.run_folder import RunFolder
+from eli.lab.learners import LEARNERS, REGISTERED, register_learner
 from eli.lab.sweep.cluster import Resources, _check_room
 from eli.lab.sweep.plan import plan_sweep, split_list
 from eli.lab.sweep.table import Lines
@@ -67,7 +70,7 @@ def test_a_run_is_done_once_and_then_skipped(tmp_path):
     texts = [*QUICK, "seed=0,1", f"out={tmp_path}"]
     out, (first, second) = plan_sweep(texts)
     threads = torch.get_num_threads()
-    assert do_run(str(out), first.run.kind, first.run.overrides, threads) is None
+    assert do_run(str(out), first.run.kind, first.run.overrides, threads, {}) is None
     assert RunFolder(first.folder.path).facts()["threads"] == threads
     _, cells = plan_sweep(texts)
     assert [cell.job.done for cell in cells] == [True, False]
@@ -77,7 +80,22 @@ def test_a_run_is_done_once_and_then_skipped(tmp_path):
 
 def test_what_fails_is_told_in_one_line(tmp_path):
     _, (cell,) = plan_sweep(["data=folder", f"data.path={tmp_path / 'nothing'}", "protocol=equal-2", f"out={tmp_path}"])
-    assert "nothing" in do_run(str(tmp_path), cell.run.kind, cell.run.overrides, torch.get_num_threads())
+    assert "nothing" in do_run(str(tmp_path), cell.run.kind, cell.run.overrides, torch.get_num_threads(), {})
+
+
+def test_a_worker_takes_a_learner_of_ones_own_again_and_again(tmp_path):
+    class Own(LEARNERS["finetune"]):
+        """Nothing new but its name."""
+
+    repository = ConfigStore.instance().repo
+    with patch.dict(LEARNERS), patch.dict(REGISTERED), patch.dict(repository):
+        register_learner("own", Own)
+        out, cells = plan_sweep([*QUICK, "learner=own", "seed=0,1", f"out={tmp_path}"])
+        known = {"own": dict(REGISTERED["own"])}
+    with patch.dict(LEARNERS), patch.dict(REGISTERED), patch.dict(repository):
+        for cell in cells:
+            assert do_run(str(out), cell.run.kind, cell.run.overrides, torch.get_num_threads(), known) is None
+            assert cell.folder.facts()["config"]["learner"]["name"] == "own"
 
 
 def test_the_table_follows_the_folders(tmp_path):

@@ -1,4 +1,4 @@
-"""A real sweep on a real local Ray that is interrupted, one of whose workers is killed, and two of whose runs fail.
+"""Real sweeps on a real local Ray: interrupted, with a worker killed and runs that fail; and with a user's own learner.
 
 Without ray these tests are skipped; with ELI_REQUIRE_RAY=1, as in continuous integration, they fail instead.
 """

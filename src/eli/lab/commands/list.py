@@ -26,6 +26,7 @@ def run(args: argparse.Namespace, console: Console) -> None:
     from rich.text import Text
 
     from eli.errors import EliError
+    from eli.lab.commands.show import edition_notes
     from eli.lab.evaluation.metrics import summarise
     from eli.lab.experiments.run_folder import RunFolder
     from eli.lab.experiments.words import learner_words, protocol_words
@@ -33,7 +34,7 @@ def run(args: argparse.Namespace, console: Console) -> None:
     if not args.folder.is_dir():
         raise FileNotFoundError(f"there is no folder {args.folder}; runs are in 'out' unless out=DIR said otherwise")
     table = Table("run", "learner", "data", "protocol", "seed", "tasks", "base", "eli/oracle †", box=box.SIMPLE_HEAD)
-    damaged = []
+    remarks = []
     for file in sorted(args.folder.glob("**/run.json")):
         folder = RunFolder(file.parent)
         try:
@@ -41,8 +42,9 @@ def run(args: argparse.Namespace, console: Console) -> None:
             results = folder.gather()
             average = {s.reading: s.average for s in summarise(results.rows) if s.classifier in ("fc", "detector")}
         except EliError as error:
-            damaged.append(str(error))
+            remarks.append(str(error))
             continue
+        remarks += edition_notes([folder])
         config = facts["config"]
         table.add_row(
             Text(str(file.parent.relative_to(args.folder))),
@@ -53,7 +55,7 @@ def run(args: argparse.Namespace, console: Console) -> None:
             f"{len(results.tasks)}/{len(facts['sizes'])}",
             *(f"{100 * average[name]:.1f}" if name in average else "–" for name in ("base", "eli/oracle")),
         )
-    if not table.row_count and not damaged:
+    if not table.row_count and not remarks:
         console.print(f"no runs in {args.folder}; 'eli run' makes one", soft_wrap=True, markup=False)
         return
     console.print(table)
@@ -61,5 +63,5 @@ def run(args: argparse.Namespace, console: Console) -> None:
         "average accuracy (of detectors: mean average precision) over tasks in %, the first included; "
         "† knows which test samples are old"
     )
-    for line in damaged:
+    for line in remarks:
         console.print(line, soft_wrap=True, markup=False)

@@ -64,7 +64,8 @@ def run(args: argparse.Namespace, console: Console) -> None:
             for table in tables:
                 console.print(table)
     if args.markdown:
-        update_section(args.markdown, section, summary_markdown(summaries, classifiers=classifiers))
+        page = summary_markdown(summaries, classifiers=classifiers)
+        update_section(args.markdown, section, "\n\n".join([page.rstrip(), *edition_notes(folders)]))
 
 
 def print_run(folder: RunFolder, console: Console) -> None:
@@ -82,19 +83,19 @@ def print_runs(
     """
     from eli.lab.evaluation.metrics import summarise
     from eli.lab.evaluation.table import HEAD, summary_table
-    from eli.lab.experiments.editions import other_edition
+    from eli.lab.experiments.editions import go_on_command
     from eli.lab.experiments.run_folder import RunError
     from eli.lab.experiments.words import run_words
 
     _check_alike([folder.facts() for folder in folders])
-    summaries, done, notes = [], set(), []
+    summaries, done = [], set()
     for folder in folders:
         results = folder.gather()
         if not results.rows:
-            raise RunError(f"{folder.path} has no results yet; 'eli resume {folder.path}' goes on with it")
+            command = go_on_command(folder, results.facts)
+            raise RunError(f"{folder.path} has no results yet; '{command}' goes on with it")
         summaries.append(summarise(results.rows))
         done.add(len(results.tasks))
-        notes.append(other_edition(folder, results.facts, results.tasks))
     if len(done) > 1:
         raise RunError(f"these runs have finished different numbers of tasks: {sorted(done)}")
     title = f"{run_words(folders[0].facts())}, {done.pop()} of {len(folders[0].facts()['sizes'])} tasks"
@@ -102,9 +103,17 @@ def print_runs(
     for folder in folders:
         files = f"Results: {folder.path / 'results.jsonl'}, {folder.path / 'results.csv'}"
         console.print(files, soft_wrap=True, markup=False)
-    for note in filter(None, notes):
-        console.print(f"Note: {note}", soft_wrap=True, markup=False)
+    for note in edition_notes(folders):
+        console.print(note, soft_wrap=True, markup=False)
     return summaries
+
+
+def edition_notes(folders: Sequence[RunFolder]) -> list[str]:
+    """A note about each run that another edition of the readings has read."""
+    from eli.lab.experiments.editions import other_edition
+
+    said = [other_edition(folder, folder.facts(), folder.gather().tasks) for folder in folders]
+    return [f"Note: {sentence}." for sentence in said if sentence]
 
 
 def _check_alike(runs: Sequence[dict[str, Any]]) -> None:

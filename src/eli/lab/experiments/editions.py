@@ -1,24 +1,36 @@
 """Which edition of the readings a result is of: readings get better, and results of two editions do not compare.
 
-A kind of run counts the editions of its readings, and each task's results say theirs. Those of another edition are read
-anew when a run goes on, from the models and latents that are kept. Imported by the runner, and by what shows results.
+A kind of run counts the editions of its readings (`Kind.edition`), and each task's results say theirs. Those of an
+older one are read anew when a run goes on, from the models, latents and pairs that are kept. Imported by the runner,
+and by what shows results.
 """
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from eli.lab.experiments.kinds import kind_of
-from eli.lab.experiments.run_folder import RunFolder
+from eli.lab.experiments.run_folder import RunError, RunFolder
 
 EDITION = "edition"
-"""Its name among the facts of a task."""
+"""Its name among the facts of a task; results from before it was written there are older than all editions."""
 
 
 def of_edition(tasks: Sequence[Mapping[str, Any]], edition: int) -> bool:
-    """Whether all tasks, given by their facts, were read in an edition; results from before it was written are of 1."""
-    return all(task.get(EDITION, 1) == edition for task in tasks)
+    """Whether all tasks, given by their facts, were read in an edition."""
+    return all(task.get(EDITION, 0) == edition for task in tasks)
+
+
+def refuse_newer(folder: RunFolder, tasks: Sequence[Mapping[str, Any]], edition: int) -> None:
+    """Keep an older eli from writing over what a newer one has read.
+
+    Raises:
+        RunError: Some of these tasks of a folder were read in a newer edition.
+    """
+    if _newer(tasks, edition):
+        raise RunError(f"{folder.path} was read by a newer eli: upgrade this one, or give another folder")
 
 
 def other_edition(folder: RunFolder, facts: Mapping[str, Any], tasks: Sequence[Mapping[str, Any]]) -> str | None:
@@ -29,16 +41,27 @@ def other_edition(folder: RunFolder, facts: Mapping[str, Any], tasks: Sequence[M
         facts: Of the run.
         tasks: Facts of its tasks.
     """
-    if of_edition(tasks, kind_of(facts).edition):
+    edition = kind_of(facts).edition
+    if of_edition(tasks, edition):
         return None
+    if _newer(tasks, edition):
+        return (
+            f"{folder.path} was read by a newer eli, whose readings do not compare with those of this one: upgrade eli"
+        )
+    whole = "evaluation" in facts or folder.tasks() == len(facts["sizes"])
     return (
-        f"{folder.path} was read by another version of eli, whose readings do not compare with those of today; "
-        f"'{go_on_command(folder, facts)}' reads it anew, and trains nothing"
+        f"{folder.path} was read by an older eli, whose readings do not compare with those of today; "
+        f"'{go_on_command(folder, facts)}' reads it anew, and {'trains nothing' if whole else 'goes on with it'}"
     )
 
 
 def go_on_command(folder: RunFolder, facts: Mapping[str, Any]) -> str:
     """What the user types to go on with a run, or with an evaluation of one."""
     if "evaluation" not in facts:
-        return f"eli resume {folder.path}"
-    return f"eli evaluate {folder.path.parent.parent} {' '.join(facts['evaluation'])} --name {folder.path.name}"
+        return shlex.join(["eli", "resume", str(folder.path)])
+    run = str(folder.path.parent.parent)
+    return shlex.join(["eli", "evaluate", run, *facts["evaluation"], "--name", folder.path.name])
+
+
+def _newer(tasks: Sequence[Mapping[str, Any]], edition: int) -> bool:
+    return any(task.get(EDITION, 0) > edition for task in tasks)

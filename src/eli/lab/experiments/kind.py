@@ -39,7 +39,8 @@ class Kind:
         remember: Chooses the exemplars of the classes that a task brought, after it was learned.
         read: Fits the aligners of a task, takes all readings and writes them.
         is_read: Whether all that `read` leaves is there, in the folder of the readings and in that of the run.
-        edition: Of its readings, from 1: one more whenever what `read` measures changes. Written with them.
+        edition: Of its readings, from 1; written with them. One more whenever a reading is added, or comes to measure
+            something else. What `read` has stored of images, latents and pairs, is used again as it is.
     """
 
     name: str

@@ -32,7 +32,7 @@ from eli.lab.seeds import derive_seed
 from eli.lab.tensor_file import read_tensors, write_tensors
 
 READINGS_EDITION = 1
-"""One more whenever a reading comes to measure something else, or a new one is added: see `editions.py`."""
+"""See `Kind.edition`."""
 LATENTS, PROTOTYPES = "latents.safetensors", "prototypes.safetensors"
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from eli.errors import OptionError
 from eli.lab.data.memory import Memory
 from eli.lab.experiments.crew import Crew
-from eli.lab.experiments.editions import of_edition
+from eli.lab.experiments.editions import of_edition, refuse_newer
 from eli.lab.experiments.kind import Finished, Kind, Say, Show
 from eli.lab.experiments.loop import Moment, Place
 from eli.lab.experiments.run_folder import RunFolder
@@ -88,7 +88,10 @@ def _is_read(kind: Kind, target: RunFolder, source: RunFolder, number: int) -> b
     if not kind.is_read(target, source, number):
         return False
     results = target.results(number)
-    return results is not None and of_edition(results.tasks, kind.edition)
+    if results is None:
+        return False
+    refuse_newer(target, results.tasks, kind.edition)
+    return of_edition(results.tasks, kind.edition)
 
 
 def _learn(

@@ -195,6 +195,7 @@ def read_again(folder: RunFolder, overrides: Sequence[str], console: Console, *,
         target.write_facts({**facts, "config": describe(config), "evaluation": list(overrides)})
         with watch_run(console, len(bench.protocol.tasks)) as (_, say):
             evaluate(of, bench, folder, target, config.aligner, say)
+        target.complete()
     return target
 
 

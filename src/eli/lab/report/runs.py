@@ -19,7 +19,7 @@ from eli.lab.evaluation.metrics import Summary, accuracy_matrix, curve, summaris
 from eli.lab.evaluation.scoring import Row
 from eli.lab.evaluation.table import HEAD
 from eli.lab.evaluation.terms import CLASSIFIED, DETECTED, Terms
-from eli.lab.experiments.editions import other_edition
+from eli.lab.experiments.editions import go_on_command, other_edition
 from eli.lab.experiments.kinds import DETECTION, kind_of
 from eli.lab.experiments.run_folder import RunError, RunFolder
 from eli.lab.experiments.words import protocol_words
@@ -199,7 +199,7 @@ def read_runs(folders: Sequence[RunFolder]) -> tuple[list[Experiment], list[str]
             key = " ".join([config.digest(), *run.facts.get("evaluation", [])])
             groups.setdefault(key, []).append(run)
         else:
-            problems.append(f"{folder.path} has no results yet; 'eli resume {folder.path}' goes on with it")
+            problems.append(f"{folder.path} has no results yet; '{go_on_command(folder, run.facts)}' goes on with it")
     if not groups:
         raise RunError("; ".join(problems) or "there are no runs; 'eli run' makes one")
     names = _names([runs[0] for runs in groups.values()])
@@ -215,7 +215,7 @@ def _experiment(name: str, runs: Sequence[Run]) -> Experiment:
         if len(run.tasks) < most
     ]
     kept = sorted((run for run in runs if len(run.tasks) == most), key=lambda run: run.seed)
-    others = [other_edition(run.folder, run.facts, run.tasks) for run in kept]
+    others = [other_edition(run.folder, run.facts, run.tasks) for run in runs]
     return Experiment(name, tuple(kept), (*left_out, *filter(None, others)))
 
 

@@ -23,7 +23,7 @@ from eli.lab.reproduce.jobs import Experiment, Job
 from eli.lab.reproduce.request import Request
 from eli.lab.reproduce.scale import differences, scale_note
 from eli.lab.reproduce.sheet import Sheet
-from eli.lab.reproduce.store import Store, tasks_read, with_way
+from eli.lab.reproduce.store import Store, is_finished, tasks_read, with_way
 
 ALIGNED = "eli/oracle"
 CONTROLS = ("eli/by-prediction", "mean-shift/oracle", "ridge/oracle", "random-shift/oracle", "oracle-mask")
@@ -160,11 +160,16 @@ def jobs_of(planned: Sequence[Evaluation], store: Store) -> tuple[Job, ...]:
 def _training(run: BaseRun, store: Store, durations: Durations, *, first_task: bool) -> Job:
     folder = store.folder(run)
     done = store.is_read(evaluation(run))
+    # What another edition has read needs no training, but to be read anew.
+    again = not done and is_finished(folder)
     left = durations.of_run(run, first_task=first_task, done=tasks_read(folder))
+    if again:
+        left = durations.of_evaluation(evaluation(run))
 
     def work(console: Console) -> None:
         folder = store.folder(run)
-        console.print(f"training {run.title}, seed {run.config.seed}", soft_wrap=True, markup=False)
+        verb = "reading" if again else "training"
+        console.print(f"{verb} {run.title}, seed {run.config.seed}", soft_wrap=True, markup=False)
         if folder.exists:
             go_on(folder, console)
             return
@@ -174,7 +179,7 @@ def _training(run: BaseRun, store: Store, durations: Durations, *, first_task: b
             overrides = [*with_way(overrides, donor, run.config.train), f"start_from={donor.folder.path}"]
         begin(overrides, console, kind=run.kind)
 
-    return Job(f"run {folder.path}", f"train {run.title}", done, left, work)
+    return Job(f"run {folder.path}", f"{'read' if again else 'train'} {run.title}", done, left, work)
 
 
 def _reading(planned: Evaluation, store: Store, durations: Durations) -> Job:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from eli.errors import EliError, OptionError
+from eli.lab.experiments.kinds import CLASSIFICATION
 from eli.lab.extras import MissingExtraError
 from eli.lab.learners import REGISTERED
 from eli.lab.sweep.plan import Cell
@@ -80,9 +81,10 @@ def run_cells(
     """
     with _connected(resources) as ray:
         task = ray.remote(num_cpus=resources.cpus, num_gpus=resources.gpus, max_retries=resources.retries)(do_run)
-        waiting = {
-            task.remote(str(out), cell.run.kind, cell.run.overrides, resources.cpus, REGISTERED): cell for cell in cells
-        }
+        waiting = {}
+        for cell in cells:
+            own = REGISTERED if cell.run.kind == CLASSIFICATION else {}
+            waiting[task.remote(str(out), cell.run.kind, cell.run.overrides, resources.cpus, own)] = cell
         while waiting:
             for reference in ray.wait([*waiting], num_returns=1, timeout=_LOOK_SECONDS)[0]:
                 ended(waiting.pop(reference), _problem(ray, reference))

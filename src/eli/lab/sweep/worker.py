@@ -32,7 +32,7 @@ def do_run(
     """
     torch.set_num_threads(threads)
     for name, given in learners.items():
-        # A worker that did a run before may know an older one of this name.
+        # A worker that did another run before knows it already, and names are given once.
         LEARNERS.pop(name, None)
         register_learner(name, **given)
     try:

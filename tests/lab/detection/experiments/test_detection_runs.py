@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import json
 import shutil
 import sys
 
 import pytest
+from tests.lab.editions import read_in_edition
 
 from eli.errors import OptionError
 from eli.lab.cli import main
 from eli.lab.detection.evaluation.readings import REGION_READINGS
+from eli.lab.detection.experiments.detection import KIND
 from eli.lab.detection.experiments.pictures import read_pictures
+from eli.lab.experiments.editions import of_edition, other_edition
 from eli.lab.experiments.kinds import DETECTION
 from eli.lab.experiments.run_folder import RunError, RunFolder
 from eli.lab.experiments.session import begin, go_on, read_again
@@ -86,6 +90,21 @@ def test_another_evaluation_trains_nothing(iod, tmp_path, console):
     assert len(rows(target)) == len(rows(folder))
     with pytest.raises(RunError, match="'eli evaluate"):
         go_on(target, console)
+
+
+def test_what_an_older_edition_has_read_is_read_anew(iod, tmp_path, console):
+    shutil.copytree(iod.path, tmp_path / "run")
+    folder = RunFolder(tmp_path / "run")
+    read_in_edition(folder, 1, KIND.edition - 1)
+    assert "was read by an older eli" in other_edition(folder, folder.facts(), folder.gather().tasks)
+    go_on(folder, console)
+    assert rows(folder) == rows(iod)
+    assert of_edition(folder.gather().tasks, KIND.edition)
+
+
+def test_whoever_adds_or_removes_a_reading_raises_the_edition():
+    names = hashlib.sha256(" ".join(REGION_READINGS).encode()).hexdigest()[:12]
+    assert (KIND.edition, names) == (1, "032c2c912483"), "raise READINGS_EDITION, then write both down here"
 
 
 def test_learners_share_a_first_task(quick, tmp_path, console):

@@ -32,7 +32,7 @@ from eli.lab.seeds import derive_seed
 from eli.lab.tensor_file import read_tensors, write_tensors
 
 READINGS_EDITION = 1
-"""One more whenever a reading comes to measure something else, or a new one is added: see `editions.py`."""
+"""See `Kind.edition`."""
 PAIRS = "pairs.safetensors"
 CALIBRATION = 256
 """How many training images show what known and unknown objects look like (ORE)."""
@@ -80,7 +80,7 @@ def read_task(
     seen = range(bench.protocol.tasks[number].stop)
     objects = [each.of(seen) for each in bench.data.test.objects]
     collected = read_images(
-        learner.model, _test_images(bench), readings, objects=objects, previous=learner.teacher if number else None
+        learner.model, test_images(bench), readings, objects=objects, previous=learner.teacher if number else None
     )
     sizes = bench.protocol.sizes[: number + 1]
     counted = bench.config.evaluation
@@ -148,7 +148,7 @@ def _pairs(
 def _new_images(bench: DetectionBench, number: int) -> Batches:
     """Training images of a task, with the boxes of its own classes."""
     classes = bench.protocol.tasks[number]
-    return _batches(bench, bench.data.train, bench.rows(classes), classes)
+    return image_batches(bench, bench.data.train, bench.rows(classes), classes)
 
 
 def _calibration_images(bench: DetectionBench, number: int) -> Batches:
@@ -160,17 +160,19 @@ def _calibration_images(bench: DetectionBench, number: int) -> Batches:
 
 def _annotated(bench: DetectionBench, split: DetectionSplit, rows: Tensor | None = None) -> Batches:
     rows = torch.arange(len(split)) if rows is None else rows
-    return _batches(bench, split, rows, range(len(bench.data.classes)))
+    return image_batches(bench, split, rows, range(len(bench.data.classes)))
 
 
-def _test_images(bench: DetectionBench) -> Iterator[list[Tensor]]:
+def test_images(bench: DetectionBench) -> Iterator[list[Tensor]]:
+    """All test images, without what is on them."""
     split = bench.data.test
     # No class: nothing but the images.
-    for images, _ in _batches(bench, split, torch.arange(len(split)), range(0)):
+    for images, _ in image_batches(bench, split, torch.arange(len(split)), range(0)):
         yield images
 
 
-def _batches(bench: DetectionBench, split: DetectionSplit, rows: Tensor, classes: range) -> Batches:
+def image_batches(bench: DetectionBench, split: DetectionSplit, rows: Tensor, classes: range) -> Batches:
+    """Some images of a split as a detector takes them, with the boxes of some classes."""
     device = bench.engine.device
     for some in torch.split(rows, bench.config.train.eval_batch_size):
         images, targets = fetch(split, some, classes, seed=None)
