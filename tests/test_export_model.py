@@ -83,6 +83,13 @@ def test_an_aligner_and_a_readout_on_one_head(net, exemplars, shift, tmp_path):
     torch.testing.assert_close(served(x), net(x).detach(), atol=1e-4, rtol=1e-4)
 
 
+def test_an_aligner_for_some_outputs(net, short_energy, tmp_path):
+    eli.attach(net, "fc", short_energy, outputs=eli.OldOutputs(range(KNOWN)))
+    x = torch.randn(9, 5, generator=torch.Generator().manual_seed(6))
+    served = torch.export.load(export_model_torch(net, tmp_path / "m.pt2", x[:2]).path).module()
+    torch.testing.assert_close(served(x), net(x).detach(), atol=1e-4, rtol=1e-4)
+
+
 def test_noise_inside_a_readout_is_named(net, exemplars, pairs, tmp_path):
     noisy = EnergyAligner(hidden=(4,), iterations=3, steps=2, noise=0.1).fit_latents(*pairs)
     eli.attach(net, "fc", made("aligned", net, exemplars, noisy))

@@ -1,6 +1,6 @@
 """Which regions a detector's aligner should be fitted on: a finished run, read with aligners of several kinds of pairs.
 
-    python benchmarks/trials/region_pairs.py RUN [RUN ...]
+    python benchmarks/trials/region_pairs.py RUN [RUN ...] [--pairs objects|others|old|kept ...]
 
 Prints a table for each run: mean average precision (in %) of old, new and all classes after the last task, and the
 share of regions on old test objects that the head takes for background. Readings marked † use test annotations. Pairs
@@ -34,26 +34,35 @@ from eli.lab.experiments.reading import aligner_settings
 from eli.lab.experiments.run_folder import RunFolder
 from eli.lab.experiments.speed import Speed
 
-READINGS = ("base", "eli/oracle", "eli/by-prediction", "mean-shift/oracle", "ridge/oracle")
+READINGS = ("base", "eli/oracle", "eli/by-prediction", "eli/old-classes", "mean-shift/oracle", "ridge/oracle")
+READINGS += ("ridge/old-classes",)
 PREVIOUS = "previous latents of old regions"
 """Exchanged for the current ones, under the current head."""
 
-Pairs = tuple[Tensor, Tensor]
+PAIRS = {
+    "objects": "new objects",
+    "others": "proposals on no new object",
+    "old": "old objects on the same images, by annotations that no learner has",
+    "kept": "old objects on kept images",
+}
 
 
 def main() -> None:
     """Print one table for each run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", type=Path)
-    for run in parser.parse_args().runs:
+    parser.add_argument("--pairs", nargs="+", choices=PAIRS, default=[*PAIRS], help="kinds of pairs (default: all)")
+    args = parser.parse_args()
+    for run in args.runs:
         trial = Trial(RunFolder(run))
         print(f"\n{run.name}\n\n| pairs | reading | old | new | all | old regions taken for background |")
         print("|---|---|---:|---:|---:|---:|", flush=True)
         for line in trial.unmoved():
             print(f"| none | {line} |", flush=True)
-        for kind, pairs in trial.pairs():
-            for line in trial.moved(pairs):
-                print(f"| {len(pairs[0])} of {kind} | {line} |", flush=True)
+        for kind in args.pairs:
+            pairs = trial.pairs(kind)
+            for line in trial.moved(pairs) if pairs else ():
+                print(f"| {PAIRS[kind]} | {line} |", flush=True)
 
 
 class Trial:
@@ -77,16 +86,16 @@ class Trial:
         self.learner.eval()
         self.objects = [each.of(range(self.new.stop)) for each in self.bench.data.test.objects]
 
-    def pairs(self) -> Iterator[tuple[str, Pairs]]:
-        """Kinds of pairs by name."""
+    def pairs(self, kind: str) -> tuple[Tensor, Tensor] | None:
+        """Pairs of one kind; None if there are none."""
         mine, old = self.bench.rows(self.new), range(self.known)
-        yield "new objects", self._pairs(mine, self.new)
-        yield "proposals on no new object", self._pairs(mine, self.new, regions="others")
-        yield "old objects on the same images, by annotations that no learner has", self._pairs(mine, old)
+        if kind == "old":
+            return self._pairs(mine, old)
+        if kind != "kept":
+            return self._pairs(mine, self.new, regions=kind)
         each = self.memory.per_class_count(self.new.stop)
         kept = [ranks[:each] for label, ranks in self.memory.ranked.items() if label < self.known]
-        if each and kept:
-            yield "old objects on kept images", self._pairs(torch.cat(kept).unique(), old)
+        return self._pairs(torch.cat(kept).unique(), old) if each and kept else None
 
     def unmoved(self) -> Iterator[str]:
         """What the detector reaches, and what it reaches with the previous one's latents of regions on old objects."""
@@ -99,7 +108,7 @@ class Trial:
                 found[name].add(reading, old=None)
         yield from self._lines(found, {"base": None, PREVIOUS: None})
 
-    def moved(self, pairs: Pairs) -> Iterator[str]:
+    def moved(self, pairs: tuple[Tensor, Tensor]) -> Iterator[str]:
         """What aligners of these pairs reach."""
         # The seed is not the run's: what differs from its own table by chance shows how much chance there is.
         settings = aligner_settings(self.bench.config.aligner)
@@ -152,7 +161,7 @@ class Trial:
             yield images, regions, old_regions(regions.boxes, here, known=self.known)
             done += len(images)
 
-    def _pairs(self, rows: Tensor, classes: range, *, regions: Any = "objects") -> Pairs:
+    def _pairs(self, rows: Tensor, classes: range, *, regions: Any = "objects") -> tuple[Tensor, Tensor]:
         asked = self.bench.config.aligner
         return region_pairs(
             self.teacher,

@@ -17,7 +17,7 @@ command) is `eli.lab`, which is never imported from here.
 """
 
 from eli.aligner import Aligner, FitReport
-from eli.attach import Attachment, ReadoutAttachment, attach, detach
+from eli.attach import Attachment, OutputsAttachment, ReadoutAttachment, attach, detach
 from eli.blend import Blend
 from eli.controls import Identity, MeanShift, RandomShift, Ridge
 from eli.discriminant import Discriminant
@@ -30,6 +30,7 @@ from eli.fit_blend import fit_blend
 from eli.gates import Always, ByEnergy, ByMask, ByPrediction, ByProbe, Gate
 from eli.langevin import descend
 from eli.local_shift import LocalShift
+from eli.outputs import OldOutputs
 from eli.prototypes import NearestMean, Prototypes
 from eli.readout import Aligned, HeadScores, Readout
 
@@ -62,7 +63,9 @@ __all__ = [
     "MeanShift",
     "NearestMean",
     "NotFittedError",
+    "OldOutputs",
     "OptionError",
+    "OutputsAttachment",
     "Prototypes",
     "RandomShift",
     "Readout",

@@ -13,10 +13,9 @@ from eli.aligner import Aligner
 from eli.errors import AttachError
 from eli.gates import Always, Gate, logits_of, with_logits
 from eli.heads import find_module, latent_of
-from eli.hooks import HeadHook, hooks_of
+from eli.hooks import Call, HeadHook, hooks_of
+from eli.outputs import OldOutputs
 from eli.readout import Readout
-
-_Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class Attachment(HeadHook):
@@ -42,27 +41,58 @@ class Attachment(HeadHook):
         self.aligner = aligner
         self.gate = gate
 
-    def __call__(self, head: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call | None:
+    def __call__(self, head: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
         """Called by torch before the head runs."""
         if self._trains(head):
             return None
 
-        def with_latent(latent: Tensor) -> _Call:
-            if isinstance(self._argument, str):
-                return args, {**kwargs, self._argument: latent}
-            changed = list(args)
-            changed[self._argument] = latent
-            return tuple(changed), kwargs
-
         def opinion(latent: Tensor) -> Any:
             # A copy: a head may begin with an operation in place.
-            call_args, call_kwargs = with_latent(latent.clone())
+            call_args, call_kwargs = self._call_with(latent.clone(), args, kwargs)
             # `forward`, not a call: a call would run this hook again.
             return head.forward(*call_args, **call_kwargs)
 
         z = latent_of(args, kwargs, self._argument)
         where = self.gate(z.detach(), head=opinion, aligner=self.aligner)
-        return with_latent(self.aligner.align(z, where=where))
+        return self._call_with(self.aligner.align(z, where=where), args, kwargs)
+
+
+class OutputsAttachment(HeadHook):
+    """An aligner for some of a head's outputs; what `attach` returns with `outputs=`. Also a context manager.
+
+    The head runs twice, on the latents as they are and on the aligned ones.
+
+    Attributes:
+        model: The model it was attached to.
+        head: The part of it that the aligner sits on.
+        aligner: The aligner; may be exchanged for another one at any time.
+        outputs: Which outputs are read off aligned latents; likewise.
+
+    Example:
+        >>> import torch, eli
+        >>> from torch import nn
+        >>> model, z = nn.Sequential(nn.Linear(20, 8), nn.Linear(8, 4)).eval(), torch.randn(100, 8)
+        >>> aligner = eli.Ridge().fit_latents(z, z + 1)
+        >>> with eli.attach(model, "1", aligner, outputs=eli.OldOutputs(range(2))):
+        ...     probabilities = model(torch.randn(3, 20)).exp()
+        >>> bool(((0 <= probabilities) & (probabilities <= 1)).all())
+        True
+    """
+
+    def __init__(
+        self, model: nn.Module, head: nn.Module, aligner: Aligner, outputs: OldOutputs, argument: int | str
+    ) -> None:
+        super().__init__(model, head, argument)
+        self.aligner = aligner
+        self.outputs = outputs
+
+    def __call__(self, head: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+        """Called by torch after the head ran."""
+        if self._trains(head):
+            return None
+        moved = self.aligner.align(latent_of(args, kwargs, self._argument))
+        call_args, call_kwargs = self._call_with(moved, args, kwargs)
+        return self.outputs.read(output, head.forward(*call_args, **call_kwargs))
 
 
 class ReadoutAttachment(HeadHook):
@@ -111,6 +141,18 @@ def attach(
 
 @overload
 def attach(
+    model: nn.Module,
+    head: str | nn.Module,
+    aligner: Aligner,
+    *,
+    outputs: OldOutputs,
+    argument: int | str = 0,
+    replace: bool = False,
+) -> OutputsAttachment: ...
+
+
+@overload
+def attach(
     model: nn.Module, head: str | nn.Module, aligner: Readout, *, argument: int | str = 0, replace: bool = False
 ) -> ReadoutAttachment: ...
 
@@ -121,9 +163,10 @@ def attach(
     aligner: Aligner | Readout,
     *,
     gate: Gate | None = None,
+    outputs: OldOutputs | None = None,
     argument: int | str = 0,
     replace: bool = False,
-) -> Attachment | ReadoutAttachment:
+) -> Attachment | OutputsAttachment | ReadoutAttachment:
     """Let a model align its latents before a head reads them, whenever it is in evaluation mode.
 
     A `Readout` (say, `Prototypes`) takes the place of the head's scores instead; aligned latents reach it if there is
@@ -138,6 +181,8 @@ def attach(
         head: The head: a name as in `model.named_modules()` (say "fc" or "roi_heads.box_predictor"), or the module.
         aligner: A fitted aligner, or a readout.
         gate: Which rows are aligned; all of them (`Always`) when not given.
+        outputs: Which outputs are read off aligned latents, instead of a gate: the others are read off the latents as
+            they are. For detectors above all, whose classes hardly compete.
         argument: Which argument of the head is the latent: a position or a keyword.
         replace: Take the place of an aligner that is already attached to this head, instead of raising.
 
@@ -171,20 +216,27 @@ def attach(
         what = "readout" if isinstance(aligner, Readout) else "aligner"
         raise AttachError(f"this head reads latents of dimension {target.in_features}, the {what}'s is {dim}")
     if isinstance(aligner, Readout):
-        if gate is not None:
-            raise AttachError("a gate chooses which latents are aligned; a readout has no use for one")
+        if gate is not None or outputs is not None:
+            raise AttachError("a gate or outputs choose what is aligned; a readout has no use for either")
         made = ReadoutAttachment(model, target, aligner, argument)
         _clear(target, ReadoutAttachment, "a readout", replace=replace)
         target.register_forward_hook(made, with_kwargs=True)
         return made
-    gate = gate if gate is not None else Always()
-    gate.require_fitted()
     if aligner.direction == "forward":
         raise AttachError(
             "this aligner was fitted forward, from the previous model's latents to the current one's: it moves "
             'Prototypes; fit one with direction="backward" to attach it'
         )
-    _clear(target, Attachment, "an aligner", replace=replace)
+    if outputs is not None:
+        if gate is not None:
+            raise AttachError("give a gate, which chooses latents, or outputs, not both")
+        _clear(target, (Attachment, OutputsAttachment), "an aligner", replace=replace)
+        split = OutputsAttachment(model, target, aligner, outputs, argument)
+        target.register_forward_hook(split, with_kwargs=True)
+        return split
+    gate = gate if gate is not None else Always()
+    gate.require_fitted()
+    _clear(target, (Attachment, OutputsAttachment), "an aligner", replace=replace)
     attachment = Attachment(model, target, aligner, gate, argument)
     target.register_forward_pre_hook(attachment, with_kwargs=True)
     return attachment
@@ -211,7 +263,7 @@ def detach(model: nn.Module) -> int:
     return len(found)
 
 
-def _clear(head: nn.Module, kind: type[HeadHook], what: str, *, replace: bool) -> None:
+def _clear(head: nn.Module, kind: type[HeadHook] | tuple[type[HeadHook], ...], what: str, *, replace: bool) -> None:
     """Make room on a head, or say that there is none."""
     there = [hook for hook in hooks_of(head) if isinstance(hook, kind)]
     if there and not replace:

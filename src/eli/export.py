@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from eli.aligner import Aligner
-from eli.attach import Attachment, ReadoutAttachment
+from eli.attach import Attachment, OutputsAttachment, ReadoutAttachment
 from eli.checks import check_rows, check_tensor
 from eli.errors import AttachError, LatentError, OptionError
 from eli.export_files import OPSET, Exported, Recording, require_onnx, write_onnx, write_torch
@@ -184,6 +184,8 @@ def _record_model(model: nn.Module, example: Tensor, drop_noise: bool) -> Record
         if isinstance(hook, Attachment):
             hook.aligner = deterministic(hook.aligner, drop_noise=drop_noise)
             hook.gate = ready_gate(hook.gate, hook.aligner)
+        elif isinstance(hook, OutputsAttachment):
+            hook.aligner = deterministic(hook.aligner, drop_noise=drop_noise)
         elif isinstance(hook, ReadoutAttachment):
             hook.readout = ready_readout(hook.readout, drop_noise=drop_noise)
     inputs = example.detach().cpu()

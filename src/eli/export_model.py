@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from eli.attach import Attachment, ReadoutAttachment
+from eli.attach import Attachment, OutputsAttachment, ReadoutAttachment
 from eli.blend import Blend, blended
 from eli.discriminant import Discriminant
 from eli.export_tracing import TracedAligner, TracedGate, deterministic
@@ -83,6 +83,10 @@ class AlignedModel(nn.Module):
                 self.aligners.append(aligner)
                 self.gates.append(gate)
                 hook.aligner, hook.gate = aligner, gate  # type: ignore[assignment]
+            elif isinstance(hook, OutputsAttachment):
+                aligner = TracedAligner(hook.aligner)
+                self.aligners.append(aligner)
+                hook.aligner = aligner  # type: ignore[assignment]
             elif isinstance(hook, ReadoutAttachment):
                 readout = TracedReadout(hook.readout)
                 self.readouts.append(readout)

@@ -5,7 +5,10 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any, Self
 
-from torch import nn
+from torch import Tensor, nn
+
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+"""Positional and keyword arguments."""
 
 _WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 
@@ -30,6 +33,14 @@ class HeadHook:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Called by torch, before or after the head runs."""
         raise NotImplementedError
+
+    def _call_with(self, latent: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+        """The arguments of a call of the head, with another latent."""
+        if isinstance(self._argument, str):
+            return args, {**kwargs, self._argument: latent}
+        changed = list(args)
+        changed[self._argument] = latent
+        return tuple(changed), kwargs
 
     def _trains(self, head: nn.Module) -> bool:
         # Both: a frozen head is often left in evaluation mode while the rest of the model trains.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from eli import ByEnergy
+from eli import ByEnergy, OldOutputs, attach
 from eli.errors import OptionError
 from eli.lab.detection.evaluation.matching import old_regions
 from eli.lab.detection.evaluation.reading_images import read_images, read_regions
@@ -15,6 +15,7 @@ from eli.lab.evaluation.errors import EvaluationError
 from eli.lab.evaluation.settings import AlignerSettings
 
 LABEL_FREE = {"base", "eli/all", "eli/by-prediction", "eli/by-energy", "mean-shift/all"}
+LABEL_FREE |= {"eli/old-classes", "ridge/old-classes"}
 
 
 def same(first, second):
@@ -104,6 +105,28 @@ def test_by_energy_moves_regions_of_low_energy(world, taken):
         by_hand(world, "eli/by-energy", lambda z, row: float(energies[row]) < float(gate.threshold)),
     )
     assert 0 < taken["eli/by-energy"].weights.mean() < 0.2
+
+
+@pytest.mark.parametrize("name", ["eli/old-classes", "ridge/old-classes"])
+def test_scores_of_old_classes_are_those_of_the_moved_region(world, taken, name):
+    aligner, latents = world.readings.aligners[name.partition("/")[0]], world.regions.latents
+    with torch.no_grad():
+        # One box for all classes: that of the region as it is.
+        (here, boxes), (there, _) = (world.current.predictor(z) for z in (latents, aligner.align(latents)))
+        here, there = here.softmax(dim=1), there.softmax(dim=1)
+        # Columns: background, two old classes, two new ones.
+        columns = [torch.minimum(here[:, 0], there[:, 0]), *there[:, 1:3].unbind(1), *here[:, 3:5].unbind(1)]
+        expected = world.current.detections_from(torch.stack(columns, dim=1).log(), boxes, world.regions)
+    close(taken[name].detections, expected)
+
+
+def test_an_aligner_attached_for_old_classes_gives_the_same(world, taken):
+    old = OldOutputs(range(1, 3), background=0)
+    with (
+        torch.no_grad(),
+        attach(world.current, "roi_heads.box_predictor", world.readings.aligners["ridge"], outputs=old),
+    ):
+        close(taken["ridge/old-classes"].detections, world.current(world.images))
 
 
 def test_oracle_mask_leaves_background_and_old_classes(world, old, taken):

@@ -24,6 +24,7 @@ from eli.lab.evaluation.errors import EvaluationError
 from eli.lab.evaluation.fitting import fit_backward
 from eli.lab.evaluation.settings import AlignerSettings
 from eli.lab.seeds import derive_seed
+from eli.outputs import OldOutputs
 
 REGION_READINGS = (
     "base",
@@ -31,9 +32,11 @@ REGION_READINGS = (
     "eli/all",
     "eli/by-prediction",
     "eli/by-energy",
+    "eli/old-classes",
     "mean-shift/oracle",
     "mean-shift/all",
     "ridge/oracle",
+    "ridge/old-classes",
     "random-shift/oracle",
     "oracle-mask",
     "previous-model",
@@ -42,6 +45,8 @@ REGION_READINGS = (
 
 `previous-model`: regions on old objects take the previous detector's scores and boxes, the current one's proposals."""
 _UNMOVED = ("base", "oracle-mask", "previous-model")
+_BY_CLASS = "old-classes"
+"""Every region is moved, and read twice: scores and boxes of old classes are those of the moved one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +75,7 @@ class RegionReadings:
             output is the background.
         known: Number of classes before the task.
         names: Readings to take: those of `REGION_READINGS`, or any `<aligner>/oracle`, `<aligner>/all` and
-            `eli/<gate>` that is in the catalogue of readings.
+            `eli/<gate>` that is in the catalogue of readings, likewise `<aligner>/old-classes`.
         seed: Of the noise of aligners that use some.
 
     Raises:
@@ -174,7 +179,7 @@ class RegionReadings:
             if name not in READINGS or (not how and name not in _UNMOVED):
                 known = ", ".join(REGION_READINGS)
                 raise OptionError(f"there is no reading of regions called {name!r}; there are {known}")
-            if how and (aligner not in self.aligners or (how != "oracle" and how not in self.gates)):
+            if how and (aligner not in self.aligners or how not in ("oracle", _BY_CLASS, *self.gates)):
                 raise OptionError(
                     f"the reading {name!r} needs the aligner {aligner!r} and, unless oracle, gate {how!r}"
                 )
@@ -199,8 +204,12 @@ class _Batch:
         if not how:
             detections = self._detector.detections(latents, self._regions)
             return RegionReading(detections, label_free, latents.new_zeros(len(latents)))
-        gate = self._gates[how]
         head = self._detector.roi_heads.box_predictor
+        if how == _BY_CLASS:
+            old = OldOutputs(range(1, 1 + self._readings.known), background=0)
+            logits, deltas = old.read(head(latents), head(self._all_moved(aligner)))
+            return RegionReading(self._detector.detections_from(logits, deltas, self._regions), label_free)
+        gate = self._gates[how]
         weights = gate(latents, head=head, aligner=self._readings.aligners[aligner]).to(latents.dtype)
         # lerp is exact at both ends: weight 0 leaves a latent as it is, bit for bit.
         rows = torch.lerp(latents, self._all_moved(aligner), weights.unsqueeze(1))

@@ -31,7 +31,7 @@ from eli.lab.experiments.run_folder import RunFolder
 from eli.lab.seeds import derive_seed
 from eli.lab.tensor_file import read_tensors, write_tensors
 
-READINGS_EDITION = 1
+READINGS_EDITION = 2
 """See `Kind.edition`."""
 PAIRS = "pairs.safetensors"
 CALIBRATION = 256

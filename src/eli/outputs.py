@@ -1,0 +1,96 @@
+"""Some outputs of a head read off aligned latents, the others off the latents as they are.
+
+Where no gate tells old samples from new ones, outputs can be told apart all the same: which classes are old is known.
+Imported by `attach.py` and the bench.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from eli.errors import LatentError, OptionError
+from eli.gates import logits_of, with_logits
+from eli.langevin import compute_dtype
+
+_BOX = 4  # numbers of a box, which detectors' heads give for each output
+_LEAST = 1e-30  # a probability that is no more than a trace, so that its logarithm is a number
+
+
+@dataclass(frozen=True)
+class OldOutputs:
+    """Which outputs of a head are read off aligned latents, and how the two readings become one.
+
+    Both readings are probabilities (softmax). An output of an old class has that of the aligned latent, every other one
+    that of the latent as it is, and background what the more sceptical of the two leaves of it. What is given back are
+    logarithms, so that a softmax, an argmax or a detector's non-maximum suppression may follow as with any logits.
+
+    Args:
+        columns: Places of the old classes among the head's outputs: `range(50)`, say, or `range(1, 51)` for a
+            detector whose first output is the background.
+        background: Place of the background; None if there is none.
+
+    Example:
+        >>> import torch
+        >>> from eli import OldOutputs
+        >>> as_it_is, aligned = torch.tensor([[0.0, 0.0, 3.0]]), torch.tensor([[4.0, 0.0, 0.0]])
+        >>> OldOutputs(range(2)).read(as_it_is, aligned).exp().round(decimals=2)
+        tensor([[0.9600, 0.0200, 0.9100]])
+    """
+
+    columns: Sequence[int]
+    background: int | None = None
+
+    def __post_init__(self) -> None:
+        whole = all(isinstance(c, int) and not isinstance(c, bool) and c >= 0 for c in self.columns)
+        if not self.columns or not whole or len(set(self.columns)) < len(self.columns):
+            raise OptionError(f"columns must be different whole numbers >= 0, one at least, got {self.columns!r}")
+        if self.background is not None and self.background in self.columns:
+            raise OptionError(f"output {self.background} cannot be both the background and an old class")
+
+    def read(self, as_it_is: Any, aligned: Any) -> Any:
+        """What a head says of latents and of the same aligned, as one; in the form of the first.
+
+        Args:
+            as_it_is: What it returned for the latents: logits, or a tuple or mapping with logits. Beside them, a tensor
+                with four numbers for each output, a detector's boxes, is split in the same way; all else stays.
+            aligned: What it returned for the aligned latents.
+
+        Raises:
+            OptionError: There is no such output.
+        """
+        here, there = logits_of(as_it_is), logits_of(aligned)
+        if here.shape != there.shape:
+            raise LatentError(f"the head gives logits of shapes {tuple(here.shape)} and {tuple(there.shape)}")
+        count = here.shape[-1]
+        if max(self.columns, default=0) >= count or (self.background or 0) >= count:
+            raise OptionError(f"this head has {count} outputs, and OldOutputs speaks of others: {self}")
+        old = torch.zeros(count, dtype=torch.bool, device=here.device)
+        old[list(self.columns)] = True
+        merged = with_logits(as_it_is, self._scores(here, there, old))
+        if isinstance(merged, tuple | list) and not hasattr(merged, "_fields"):
+            boxes = old.repeat_interleave(_BOX)
+            rest = [
+                torch.where(boxes, theirs, mine) if _has_boxes(mine, count) else mine
+                for mine, theirs in zip(merged[1:], aligned[1:], strict=True)
+            ]
+            merged = type(merged)([merged[0], *rest])
+        return merged
+
+    def _scores(self, here: Tensor, there: Tensor, old: Tensor) -> Tensor:
+        dtype = compute_dtype(here)
+        mine, theirs = here.to(dtype).softmax(dim=-1), there.to(dtype).softmax(dim=-1)
+        merged = torch.where(old, theirs, mine)
+        if self.background is not None:
+            least = torch.minimum(mine, theirs)
+            place = torch.arange(len(old), device=old.device) == self.background
+            merged = torch.where(place, least, merged)
+        return merged.clamp(min=_LEAST).log().to(here.dtype)
+
+
+def _has_boxes(part: Any, count: int) -> bool:
+    return isinstance(part, Tensor) and part.shape[-1] == _BOX * count

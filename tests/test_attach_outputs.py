@@ -1,0 +1,72 @@
+"""An aligner attached for some outputs of a head: the head is read twice, in evaluation mode only."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import eli
+from eli import AttachError, OldOutputs
+
+OLD = OldOutputs(range(2))
+
+
+def expected(net, aligner, x):
+    with torch.no_grad():
+        z = net.body(x)
+        return OLD.read(net.fc.forward(z), net.fc.forward(aligner.align(z)))
+
+
+def test_old_outputs_come_from_aligned_latents(net, shift, x):
+    plain = net(x)
+    wanted = expected(net, shift, x)
+    with eli.attach(net, "fc", shift, outputs=OLD) as attachment:
+        torch.testing.assert_close(net(x), wanted)
+        torch.testing.assert_close(copy.deepcopy(net)(x), wanted)
+        attachment.outputs = OldOutputs(range(3))
+        assert not torch.allclose(net(x), wanted)
+        net.fc.train()
+        torch.testing.assert_close(net(x), plain)
+        net.eval()
+    torch.testing.assert_close(net(x), plain)
+
+
+def test_the_latent_may_be_any_argument(shift):
+    class Head(nn.Linear):
+        def forward(self, scale, *, latents):
+            return scale * super().forward(latents)
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = Head(6, 4)
+
+        def forward(self, z):
+            return self.fc(2.0, latents=z)
+
+    model, z = Model().eval(), torch.randn(3, 6)
+    wanted = OLD.read(model.fc.forward(2.0, latents=z), model.fc.forward(2.0, latents=shift.align(z)))
+    eli.attach(model, "fc", shift, outputs=OLD, argument="latents")
+    torch.testing.assert_close(model(z), wanted)
+
+
+def test_there_is_one_aligner_on_a_head(net, shift):
+    eli.attach(net, "fc", shift, outputs=OLD)
+    with pytest.raises(AttachError, match="already carries an aligner"):
+        eli.attach(net, "fc", shift)
+    with pytest.raises(AttachError, match="already carries an aligner"):
+        eli.attach(net, "fc", shift, outputs=OLD)
+    eli.attach(net, "fc", shift, replace=True)
+    eli.attach(net, "fc", shift, outputs=OLD, replace=True)
+    assert eli.detach(net) == 1
+
+
+def test_a_gate_or_outputs_but_not_both(net, shift, pairs):
+    with pytest.raises(AttachError, match="not both"):
+        eli.attach(net, "fc", shift, gate=eli.Always(), outputs=OLD)
+    with pytest.raises(AttachError, match="no use for either"):
+        eli.attach(net, "fc", eli.HeadScores(), outputs=OLD)
+    forward = eli.MeanShift().fit_latents(*pairs, direction="forward")
+    with pytest.raises(AttachError, match="fitted forward"):
+        eli.attach(net, "fc", forward, outputs=OLD)

@@ -1,0 +1,81 @@
+"""Outputs of old classes read off aligned latents, the others off the latents as they are: what the two become."""
+
+from collections import namedtuple
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eli import LatentError, OldOutputs, OptionError
+
+
+def logits(seed, rows=5, count=6):
+    return 3 * torch.randn(rows, count, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@given(seed=st.integers(0, 10_000), known=st.integers(1, 5), background=st.sampled_from([None, 5]))
+def test_two_equal_readings_are_one(seed, known, background):
+    given_ = logits(seed)
+    found = OldOutputs(range(known), background=background).read(given_, given_)
+    torch.testing.assert_close(found.softmax(dim=1), given_.softmax(dim=1))
+
+
+@given(seed=st.integers(0, 10_000))
+def test_every_output_has_the_probability_of_its_own_reading(seed):
+    here, there = logits(seed), logits(seed + 1)
+    found = OldOutputs([1, 4], background=0).read(here, there).exp()
+    mine, theirs = here.softmax(dim=1), there.softmax(dim=1)
+    for column in range(6):
+        expected = {0: torch.minimum(mine, theirs), 1: theirs, 4: theirs}.get(column, mine)
+        torch.testing.assert_close(found[:, column], expected[:, column])
+
+
+def test_a_probability_of_nothing_is_a_number():
+    found = OldOutputs([0]).read(torch.tensor([[0.0, 500.0]]), torch.tensor([[-500.0, 0.0]]))
+    assert found.isfinite().all()
+    assert found.argmax() == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_the_dtype_is_kept(dtype):
+    here, there = logits(0).to(dtype), logits(1).to(dtype)
+    found = OldOutputs(range(3)).read(here, there)
+    assert found.dtype == dtype
+    assert found.isfinite().all()
+
+
+def test_boxes_go_with_their_class_and_a_box_for_all_stays():
+    here, there = torch.zeros(2, 3), torch.zeros(2, 3)
+    each, one = torch.zeros(2, 12), torch.zeros(2, 4)
+    scores, boxes, shared = OldOutputs([1], background=0).read((here, each, one), (there, each + 1, one + 1))
+    assert scores.shape == (2, 3)
+    assert boxes.tolist() == [[0.0] * 4 + [1.0] * 4 + [0.0] * 4] * 2
+    assert torch.equal(shared, one)
+
+
+def test_what_a_head_returns_keeps_its_form():
+    here, there, old = logits(0), logits(1), OldOutputs(range(3))
+    expected = old.read(here, there)
+    Output = namedtuple("Output", "logits features")
+    assert torch.equal(old.read(Output(here, 1), Output(there, 2)).logits, expected)
+    assert old.read(Output(here, 1), Output(there, 2)).features == 1
+    assert torch.equal(old.read({"logits": here}, {"logits": there})["logits"], expected)
+    assert isinstance(old.read([here], [there]), list)
+
+
+@pytest.mark.parametrize("columns", [[], [-1], [1, 1], [True], [0.5]])
+def test_columns_are_places(columns):
+    with pytest.raises(OptionError, match="columns must be"):
+        OldOutputs(columns)
+
+
+def test_what_does_not_fit_is_named():
+    with pytest.raises(OptionError, match="both the background"):
+        OldOutputs([0, 1], background=0)
+    with pytest.raises(OptionError, match="has 6 outputs"):
+        OldOutputs([6]).read(logits(0), logits(1))
+    with pytest.raises(OptionError, match="has 6 outputs"):
+        OldOutputs([1], background=6).read(logits(0), logits(1))
+    with pytest.raises(LatentError, match="shapes"):
+        OldOutputs([1]).read(logits(0), logits(1, count=5))
