@@ -45,10 +45,17 @@ def test_the_dtype_is_kept(dtype):
     assert found.isfinite().all()
 
 
-def test_boxes_go_with_their_class_and_a_box_for_all_stays():
-    here, there = torch.zeros(2, 3), torch.zeros(2, 3)
-    each, one = torch.zeros(2, 12), torch.zeros(2, 4)
-    scores, boxes, shared = OldOutputs([1], background=0).read((here, each, one), (there, each + 1, one + 1))
+Detected = namedtuple("Detected", "logits boxes shared")
+FORMS = {"tuple": lambda *parts: parts, "list": lambda *parts: [*parts], "named": Detected}
+FORMS["mapping"] = lambda *parts: dict(zip(Detected._fields, parts, strict=True))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_boxes_go_with_their_class_and_a_box_for_all_stays(form):
+    make, zeros, each, one = FORMS[form], torch.zeros(2, 3), torch.zeros(2, 12), torch.zeros(2, 4)
+    found = OldOutputs([1], background=0).read(make(zeros, each, one), make(zeros, each + 1, one + 1))
+    assert type(found) is type(make(zeros, each, one))
+    scores, boxes, shared = found.values() if form == "mapping" else found
     assert scores.shape == (2, 3)
     assert boxes.tolist() == [[0.0] * 4 + [1.0] * 4 + [0.0] * 4] * 2
     assert torch.equal(shared, one)
@@ -57,11 +64,10 @@ def test_boxes_go_with_their_class_and_a_box_for_all_stays():
 def test_what_a_head_returns_keeps_its_form():
     here, there, old = logits(0), logits(1), OldOutputs(range(3))
     expected = old.read(here, there)
-    Output = namedtuple("Output", "logits features")
-    assert torch.equal(old.read(Output(here, 1), Output(there, 2)).logits, expected)
-    assert old.read(Output(here, 1), Output(there, 2)).features == 1
+    found = old.read(Detected(here, "a", 1), Detected(there, "b", 2))
+    assert torch.equal(found.logits, expected)
+    assert found[1:] == ("a", 1)
     assert torch.equal(old.read({"logits": here}, {"logits": there})["logits"], expected)
-    assert isinstance(old.read([here], [there]), list)
 
 
 @pytest.mark.parametrize("columns", [[], [-1], [1, 1], [True], [0.5]])
@@ -71,8 +77,9 @@ def test_columns_are_places(columns):
 
 
 def test_what_does_not_fit_is_named():
-    with pytest.raises(OptionError, match="both the background"):
-        OldOutputs([0, 1], background=0)
+    for background in (0, -1):
+        with pytest.raises(OptionError, match="background must be"):
+            OldOutputs([0, 1], background=background)
     with pytest.raises(OptionError, match="has 6 outputs"):
         OldOutputs([6]).read(logits(0), logits(1))
     with pytest.raises(OptionError, match="has 6 outputs"):

@@ -89,7 +89,7 @@ def test_one_readout_on_a_head_at_a_time_and_no_gate(net):
     other = Sum()
     assert eli.attach(net, "fc", other, replace=True).readout is other
     assert eli.detach(net) == 1
-    with pytest.raises(AttachError, match="no use for one"):
+    with pytest.raises(AttachError, match="no use for either"):
         eli.attach(net, "fc", Sum(), gate=eli.Always())
     with pytest.raises(NotFittedError):
         eli.attach(net, "fc", Prototypes())

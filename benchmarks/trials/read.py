@@ -34,6 +34,7 @@ from eli import (
     LocalShift,
     MeanShift,
     NearestMean,
+    OldOutputs,
     Prototypes,
     Readout,
     Ridge,
@@ -193,6 +194,14 @@ def other_targets(task: Task) -> Scores:
             yield f"target: {name}, nearest mean", aligned_mean(task, aligner)(test)
 
 
+def by_outputs(task: Task) -> Scores:
+    """Old classes read off aligned latents, new ones off the latents as they are: what detectors gain by."""
+    old, test = OldOutputs(range(task.known)), task.latents.test
+    base = task.logits(test)
+    for name in ("eli", "ridge"):
+        yield f"old classes after alignment: {name}", old.read(base, task.logits(task.chain[-1][name].align(test)))
+
+
 def parts(task: Task) -> dict[str, Readout]:
     """What a blend may be made of, where there are exemplars."""
     z, labels = task.latents.memory, task.latents.memory_labels
@@ -294,7 +303,7 @@ def mixed_means(task: Task, share: float) -> Tensor:
     return torch.lerp(F.normalize(task.moved["local-shift 0.3"], dim=1), F.normalize(means, dim=1), share)
 
 
-TRIALS = (references, gates, chains, birth_spaces, other_targets, blends, without_exemplars)
+TRIALS = (references, gates, chains, birth_spaces, other_targets, by_outputs, blends, without_exemplars)
 
 
 def measure(run: Path) -> dict[str, list[float]]:

@@ -6,7 +6,7 @@ Imported by `attach.py` and the bench.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,8 +49,8 @@ class OldOutputs:
         whole = all(isinstance(c, int) and not isinstance(c, bool) and c >= 0 for c in self.columns)
         if not self.columns or not whole or len(set(self.columns)) < len(self.columns):
             raise OptionError(f"columns must be different whole numbers >= 0, one at least, got {self.columns!r}")
-        if self.background is not None and self.background in self.columns:
-            raise OptionError(f"output {self.background} cannot be both the background and an old class")
+        if self.background is not None and (self.background < 0 or self.background in self.columns):
+            raise OptionError(f"background must be the place of an output that is no old class, got {self.background}")
 
     def read(self, as_it_is: Any, aligned: Any) -> Any:
         """What a head says of latents and of the same aligned, as one; in the form of the first.
@@ -61,24 +61,29 @@ class OldOutputs:
             aligned: What it returned for the aligned latents.
 
         Raises:
-            OptionError: There is no such output.
+            OptionError: The head has no such output.
+            LatentError: The head gives different numbers of logits for the two.
         """
         here, there = logits_of(as_it_is), logits_of(aligned)
         if here.shape != there.shape:
             raise LatentError(f"the head gives logits of shapes {tuple(here.shape)} and {tuple(there.shape)}")
         count = here.shape[-1]
-        if max(self.columns, default=0) >= count or (self.background or 0) >= count:
+        if max([*self.columns, self.background or 0]) >= count:
             raise OptionError(f"this head has {count} outputs, and OldOutputs speaks of others: {self}")
         old = torch.zeros(count, dtype=torch.bool, device=here.device)
         old[list(self.columns)] = True
+        boxes = old.repeat_interleave(_BOX)
+
+        def split(mine: Any, theirs: Any) -> Any:
+            has_boxes = isinstance(mine, Tensor) and mine.shape[-1:] == boxes.shape
+            return torch.where(boxes, theirs, mine) if has_boxes else mine
+
         merged = with_logits(as_it_is, self._scores(here, there, old))
-        if isinstance(merged, tuple | list) and not hasattr(merged, "_fields"):
-            boxes = old.repeat_interleave(_BOX)
-            rest = [
-                torch.where(boxes, theirs, mine) if _has_boxes(mine, count) else mine
-                for mine, theirs in zip(merged[1:], aligned[1:], strict=True)
-            ]
-            merged = type(merged)([merged[0], *rest])
+        if isinstance(merged, Mapping):
+            return {name: split(value, aligned[name]) for name, value in merged.items()}
+        if isinstance(merged, tuple | list):
+            parts = [split(mine, theirs) for mine, theirs in zip(merged, aligned, strict=True)]
+            return type(merged)(*parts) if hasattr(merged, "_fields") else type(merged)(parts)
         return merged
 
     def _scores(self, here: Tensor, there: Tensor, old: Tensor) -> Tensor:
@@ -90,7 +95,3 @@ class OldOutputs:
             place = torch.arange(len(old), device=old.device) == self.background
             merged = torch.where(place, least, merged)
         return merged.clamp(min=_LEAST).log().to(here.dtype)
-
-
-def _has_boxes(part: Any, count: int) -> bool:
-    return isinstance(part, Tensor) and part.shape[-1] == _BOX * count

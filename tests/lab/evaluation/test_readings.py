@@ -8,9 +8,9 @@ from functools import cache
 
 import pytest
 import torch
+from tests.lab.evaluation.classifier_readings import READINGS
 
 from eli import ByEnergy, ByProbe, Dose
-from eli.lab.evaluation.catalogue import READINGS
 from eli.offset import best_offset
 
 SIZES = (4, 2, 2)  # classes of each task of the fixture's run

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 from rich.console import Console
+from tests.lab.evaluation.classifier_readings import READINGS
 
-from eli.lab.evaluation.catalogue import READINGS
 from eli.lab.evaluation.metrics import summarise
 from eli.lab.evaluation.table import NEAREST_MEAN, summary_markdown, summary_table
 
