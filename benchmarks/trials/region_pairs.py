@@ -25,7 +25,7 @@ from eli.lab.detection.evaluation.reading_images import Collected, read_images, 
 from eli.lab.detection.evaluation.readings import RegionReading, RegionReadings
 from eli.lab.detection.evaluation.scoring import score_readings
 from eli.lab.detection.experiments.bench import DetectionBench
-from eli.lab.detection.experiments.reading import image_batches, test_images
+from eli.lab.detection.experiments.reading import all_test_images, image_batches
 from eli.lab.detection.learners import DetectionLearner
 from eli.lab.detection.models.detector import Detector
 from eli.lab.detection.models.passes import Regions
@@ -113,7 +113,7 @@ class Trial:
         # The seed is not the run's: what differs from its own table by chance shows how much chance there is.
         settings = aligner_settings(self.bench.config.aligner)
         readings = RegionReadings.fit(*pairs, known=self.known, settings=settings, seed=0, names=READINGS)
-        found = read_images(self.learner.model, test_images(self.bench), readings, objects=self.objects)
+        found = read_images(self.learner.model, all_test_images(self.bench), readings, objects=self.objects)
         found.pop("base")
         aligners = {f"{name}/oracle": aligner for name, aligner in readings.aligners.items()}
         yield from self._lines(found, {name: aligners[name] for name in found if name in aligners})
@@ -155,7 +155,7 @@ class Trial:
     def _looks(self) -> Iterator[tuple[list[Tensor], Regions, Tensor]]:
         """Test images, the detector's regions of them, and which of these lie on old objects."""
         done = 0
-        for images in test_images(self.bench):
+        for images in all_test_images(self.bench):
             regions = self.learner.model.regions(images)
             here = self.objects[done : done + len(images)]
             yield images, regions, old_regions(regions.boxes, here, known=self.known)

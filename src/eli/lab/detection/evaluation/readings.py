@@ -46,7 +46,7 @@ REGION_READINGS = (
 `previous-model`: regions on old objects take the previous detector's scores and boxes, the current one's proposals."""
 _UNMOVED = ("base", "oracle-mask", "previous-model")
 _BY_CLASS = "old-classes"
-"""Every region is moved, and read twice: scores and boxes of old classes are those of the moved one."""
+"""Every region is read twice: scores of old classes, and boxes that are theirs alone, are those of the moved one."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -80,7 +80,7 @@ def read_task(
     seen = range(bench.protocol.tasks[number].stop)
     objects = [each.of(seen) for each in bench.data.test.objects]
     collected = read_images(
-        learner.model, test_images(bench), readings, objects=objects, previous=learner.teacher if number else None
+        learner.model, all_test_images(bench), readings, objects=objects, previous=learner.teacher if number else None
     )
     sizes = bench.protocol.sizes[: number + 1]
     counted = bench.config.evaluation
@@ -163,7 +163,7 @@ def _annotated(bench: DetectionBench, split: DetectionSplit, rows: Tensor | None
     return image_batches(bench, split, rows, range(len(bench.data.classes)))
 
 
-def test_images(bench: DetectionBench) -> Iterator[list[Tensor]]:
+def all_test_images(bench: DetectionBench) -> Iterator[list[Tensor]]:
     """All test images, without what is on them."""
     split = bench.data.test
     # No class: nothing but the images.
