@@ -62,6 +62,16 @@ def test_there_is_one_aligner_on_a_head(net, shift):
     assert eli.detach(net) == 1
 
 
+def test_a_readout_and_outputs_are_not_for_one_head(net, shift):
+    eli.attach(net, "fc", shift, outputs=OLD)
+    with pytest.raises(AttachError, match="both rewrite"):
+        eli.attach(net, "fc", eli.HeadScores())
+    eli.detach(net)
+    eli.attach(net, "fc", eli.HeadScores())
+    with pytest.raises(AttachError, match="both rewrite"):
+        eli.attach(net, "fc", shift, outputs=OLD)
+
+
 def test_a_gate_or_outputs_but_not_both(net, shift, pairs):
     with pytest.raises(AttachError, match="not both"):
         eli.attach(net, "fc", shift, gate=eli.Always(), outputs=OLD)

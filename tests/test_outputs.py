@@ -27,8 +27,17 @@ def test_every_output_has_the_probability_of_its_own_reading(seed):
     found = OldOutputs([1, 4], background=0).read(here, there).exp()
     mine, theirs = here.softmax(dim=1), there.softmax(dim=1)
     for column in range(6):
-        expected = {0: torch.minimum(mine, theirs), 1: theirs, 4: theirs}.get(column, mine)
-        torch.testing.assert_close(found[:, column], expected[:, column])
+        if column:
+            expected = {1: theirs, 4: theirs}.get(column, mine)
+            torch.testing.assert_close(found[:, column], expected[:, column])
+    left = 1 - found[:, 1:].sum(dim=1)
+    torch.testing.assert_close(found[:, 0], torch.maximum(torch.minimum(mine, theirs)[:, 0], left))
+
+
+def test_two_readings_that_disagree_about_everything_find_nothing():
+    here, there = torch.tensor([[0.01, 0.98, 0.01]]).log(), torch.tensor([[0.01, 0.01, 0.98]]).log()
+    found = OldOutputs([1], background=0).read(here, there).softmax(dim=1)
+    torch.testing.assert_close(found, torch.tensor([[0.98, 0.01, 0.01]]))
 
 
 def test_a_probability_of_nothing_is_a_number():
@@ -77,7 +86,7 @@ def test_columns_are_places(columns):
 
 
 def test_what_does_not_fit_is_named():
-    for background in (0, -1):
+    for background in (0, -1, 0.5, True):
         with pytest.raises(OptionError, match="background must be"):
             OldOutputs([0, 1], background=background)
     with pytest.raises(OptionError, match="has 6 outputs"):

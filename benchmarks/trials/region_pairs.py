@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from eli.lab.detection.experiments.reading import all_test_images, image_batches
 from eli.lab.detection.learners import DetectionLearner
 from eli.lab.detection.models.detector import Detector
 from eli.lab.detection.models.passes import Regions
+from eli.lab.evaluation.errors import EvaluationError
 from eli.lab.experiments.kinds import kind_of
 from eli.lab.experiments.reading import aligner_settings
 from eli.lab.experiments.run_folder import RunFolder
@@ -89,6 +91,11 @@ class Trial:
     def pairs(self, kind: str) -> tuple[Tensor, Tensor] | None:
         """Pairs of one kind; None if there are none."""
         mine, old = self.bench.rows(self.new), range(self.known)
+        with suppress(EvaluationError):
+            return self._of_kind(kind, mine, old)
+        return None
+
+    def _of_kind(self, kind: str, mine: Tensor, old: range) -> tuple[Tensor, Tensor] | None:
         if kind == "old":
             return self._pairs(mine, old)
         if kind != "kept":

@@ -182,7 +182,7 @@ def attach(
         aligner: A fitted aligner, or a readout.
         gate: Which rows are aligned; all of them (`Always`) when not given.
         outputs: Which outputs are read off aligned latents, instead of a gate: the others are read off the latents as
-            they are. For detectors above all, whose classes hardly compete.
+            they are. For heads that a softmax follows and that do not change their input in place; made for detectors.
         argument: Which argument of the head is the latent: a position or a keyword.
         replace: Take the place of an aligner that is already attached to this head, instead of raising.
 
@@ -218,6 +218,7 @@ def attach(
     if isinstance(aligner, Readout):
         if gate is not None or outputs is not None:
             raise AttachError("a gate or outputs choose what is aligned; a readout has no use for either")
+        _refuse_both(target, OutputsAttachment)
         made = ReadoutAttachment(model, target, aligner, argument)
         _clear(target, ReadoutAttachment, "a readout", replace=replace)
         target.register_forward_hook(made, with_kwargs=True)
@@ -230,6 +231,7 @@ def attach(
     if outputs is not None:
         if gate is not None:
             raise AttachError("give a gate, which chooses latents, or outputs, not both")
+        _refuse_both(target, ReadoutAttachment)
         _clear(target, (Attachment, OutputsAttachment), "an aligner", replace=replace)
         split = OutputsAttachment(model, target, aligner, outputs, argument)
         target.register_forward_hook(split, with_kwargs=True)
@@ -261,6 +263,14 @@ def detach(model: nn.Module) -> int:
     for attachment in found:
         attachment.detach()
     return len(found)
+
+
+def _refuse_both(head: nn.Module, other: type[HeadHook]) -> None:
+    """Raise where one of two that both rewrite a head's scores is there already."""
+    if any(isinstance(hook, other) for hook in hooks_of(head)):
+        raise AttachError(
+            "a readout and an aligner for some outputs both rewrite this head's scores: detach() the other"
+        )
 
 
 def _clear(head: nn.Module, kind: type[HeadHook] | tuple[type[HeadHook], ...], what: str, *, replace: bool) -> None:

@@ -25,9 +25,11 @@ _LEAST = 1e-30  # a probability that is no more than a trace, so that its logari
 class OldOutputs:
     """Which outputs of a head are read off aligned latents, and how the two readings become one.
 
-    Both readings are probabilities (softmax). An output of an old class has that of the aligned latent, every other one
-    that of the latent as it is, and background what the more sceptical of the two leaves of it. What is given back are
-    logarithms, so that a softmax, an argmax or a detector's non-maximum suppression may follow as with any logits.
+    For heads whose logits a softmax follows. Both readings are turned into probabilities; an output of an old class has
+    that of the aligned latent, every other one that of the latent as it is. Background has the smaller of its two, or
+    what the others leave of 1 if that is more. What is given back are logarithms, so that a softmax, an argmax or a
+    detector's non-maximum suppression may follow as with any logits; where both readings are sure of themselves, that
+    softmax makes them share.
 
     Args:
         columns: Places of the old classes among the head's outputs: `range(50)`, say, or `range(1, 51)` for a
@@ -46,11 +48,13 @@ class OldOutputs:
     background: int | None = None
 
     def __post_init__(self) -> None:
-        whole = all(isinstance(c, int) and not isinstance(c, bool) and c >= 0 for c in self.columns)
-        if not self.columns or not whole or len(set(self.columns)) < len(self.columns):
+        columns = list(self.columns)
+        if not columns or not all(map(_is_place, columns)) or len(set(columns)) < len(columns):
             raise OptionError(f"columns must be different whole numbers >= 0, one at least, got {self.columns!r}")
-        if self.background is not None and (self.background < 0 or self.background in self.columns):
-            raise OptionError(f"background must be the place of an output that is no old class, got {self.background}")
+        if self.background is not None and (not _is_place(self.background) or self.background in columns):
+            raise OptionError(
+                f"background must be the place of an output that is no old class, got {self.background!r}"
+            )
 
     def read(self, as_it_is: Any, aligned: Any) -> Any:
         """What a head says of latents and of the same aligned, as one; in the form of the first.
@@ -91,7 +95,11 @@ class OldOutputs:
         mine, theirs = here.to(dtype).softmax(dim=-1), there.to(dtype).softmax(dim=-1)
         merged = torch.where(old, theirs, mine)
         if self.background is not None:
-            least = torch.minimum(mine, theirs)
             place = torch.arange(len(old), device=old.device) == self.background
-            merged = torch.where(place, least, merged)
+            left = 1 - merged.masked_fill(place, 0).sum(dim=-1, keepdim=True)
+            merged = torch.where(place, torch.maximum(torch.minimum(mine, theirs), left), merged)
         return merged.clamp(min=_LEAST).log().to(here.dtype)
+
+
+def _is_place(number: Any) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool) and number >= 0

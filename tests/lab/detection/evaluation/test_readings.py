@@ -115,8 +115,9 @@ def test_scores_of_old_classes_are_those_of_the_moved_region(world, taken, name)
         (here, boxes), (there, _) = (world.current.predictor(z) for z in (latents, aligner.align(latents)))
         here, there = here.softmax(dim=1), there.softmax(dim=1)
         # Columns: background, two old classes, two new ones.
-        columns = [torch.minimum(here[:, 0], there[:, 0]), *there[:, 1:3].unbind(1), *here[:, 3:5].unbind(1)]
-        expected = world.current.detections_from(torch.stack(columns, dim=1).log(), boxes, world.regions)
+        objects = torch.cat([there[:, 1:3], here[:, 3:5]], dim=1)
+        nothing = torch.maximum(torch.minimum(here[:, 0], there[:, 0]), 1 - objects.sum(dim=1)).unsqueeze(1)
+        expected = world.current.detections_from(torch.cat([nothing, objects], dim=1).log(), boxes, world.regions)
     close(taken[name].detections, expected)
 
 

@@ -206,15 +206,29 @@ class _Batch:
             return RegionReading(detections, label_free, latents.new_zeros(len(latents)))
         head = self._detector.roi_heads.box_predictor
         if how == _BY_CLASS:
-            old = OldOutputs(range(1, 1 + self._readings.known), background=0)
-            logits, deltas = old.read(head(latents), head(self._all_moved(aligner)))
-            return RegionReading(self._detector.detections_from(logits, deltas, self._regions), label_free)
+            return RegionReading(self._by_class(latents, self._all_moved(aligner)), label_free)
         gate = self._gates[how]
         weights = gate(latents, head=head, aligner=self._readings.aligners[aligner]).to(latents.dtype)
         # lerp is exact at both ends: weight 0 leaves a latent as it is, bit for bit.
         rows = torch.lerp(latents, self._all_moved(aligner), weights.unsqueeze(1))
         gated = label_free and not isinstance(gate, Always)
         return RegionReading(self._detector.detections(rows, self._regions), label_free, weights, gated=gated)
+
+    def _by_class(self, latents: Tensor, moved: Tensor) -> list[dict[str, Tensor]]:
+        """Detections of old classes off moved regions, of all others off the regions as they are."""
+        detector = self._detector
+        (here, boxes), (there, moved_boxes) = (detector.roi_heads.box_predictor(z) for z in (latents, moved))
+        # The unknown, which some heads end with, has no box and counts as background.
+        unknown = here.shape[1] > 1 + detector.classes
+        if unknown:
+            here, there = (
+                torch.cat([z[:, [0, -1]].logsumexp(dim=1, keepdim=True), z[:, 1:-1]], dim=1) for z in (here, there)
+            )
+        old = OldOutputs(range(1, 1 + self._readings.known), background=0)
+        logits, deltas = old.read((here, boxes), (there, moved_boxes))
+        if unknown:
+            logits = torch.cat([logits, logits.new_full((len(logits), 1), -torch.inf)], dim=1)
+        return detector.detections_from(logits, deltas, self._regions)
 
     def oracle(self, name: str, old: Tensor, previous: RoiOutputs | None) -> RegionReading:
         """A reading that knows which regions lie on old objects."""
