@@ -26,10 +26,10 @@ class OldOutputs:
     """Which outputs of a head are read off aligned latents, and how the two readings become one.
 
     For heads whose logits a softmax follows. Both readings are turned into probabilities; an output of an old class has
-    that of the aligned latent, every other one that of the latent as it is. Background has the smaller of its two, or
-    what the others leave of 1 if that is more. What is given back are logarithms, so that a softmax, an argmax or a
-    detector's non-maximum suppression may follow as with any logits; where both readings are sure of themselves, that
-    softmax makes them share.
+    that of the aligned latent, every other one that of the latent as it is, and background the smaller of its two. What
+    is given back are logarithms, so that a softmax, an argmax or a detector's non-maximum suppression may follow as
+    with any logits. These need not sum to 1: a softmax that follows makes two readings share that are both sure, and
+    adds to both where each gave probability to what the other decides.
 
     Args:
         columns: Places of the old classes among the head's outputs: `range(50)`, say, or `range(1, 51)` for a
@@ -96,8 +96,7 @@ class OldOutputs:
         merged = torch.where(old, theirs, mine)
         if self.background is not None:
             place = torch.arange(len(old), device=old.device) == self.background
-            left = 1 - merged.masked_fill(place, 0).sum(dim=-1, keepdim=True)
-            merged = torch.where(place, torch.maximum(torch.minimum(mine, theirs), left), merged)
+            merged = torch.where(place, torch.minimum(mine, theirs), merged)
         return merged.clamp(min=_LEAST).log().to(here.dtype)
 
 
