@@ -228,17 +228,17 @@ def attach(
             "this aligner was fitted forward, from the previous model's latents to the current one's: it moves "
             'Prototypes; fit one with direction="backward" to attach it'
         )
+    if outputs is not None and gate is not None:
+        raise AttachError("give a gate, which chooses latents, or outputs, not both")
+    gate = gate if gate is not None else Always()
+    gate.require_fitted()
     if outputs is not None:
-        if gate is not None:
-            raise AttachError("give a gate, which chooses latents, or outputs, not both")
         _refuse_both(target, ReadoutAttachment)
-        _clear(target, (Attachment, OutputsAttachment), "an aligner", replace=replace)
+    _clear(target, (Attachment, OutputsAttachment), "an aligner", replace=replace)
+    if outputs is not None:
         split = OutputsAttachment(model, target, aligner, outputs, argument)
         target.register_forward_hook(split, with_kwargs=True)
         return split
-    gate = gate if gate is not None else Always()
-    gate.require_fitted()
-    _clear(target, (Attachment, OutputsAttachment), "an aligner", replace=replace)
     attachment = Attachment(model, target, aligner, gate, argument)
     target.register_forward_pre_hook(attachment, with_kwargs=True)
     return attachment

@@ -12,9 +12,9 @@ from eli.lab.cli import main
 from eli.lab.commands.show import print_run
 from eli.lab.evaluation.results import read_results
 from eli.lab.experiments.classification import KIND
-from eli.lab.experiments.editions import go_on_command, of_edition, other_edition
+from eli.lab.experiments.editions import of_edition, other_edition
 from eli.lab.experiments.run_config import compose
-from eli.lab.experiments.run_folder import RunError, RunFolder
+from eli.lab.experiments.run_folder import RunError, RunFolder, go_on_command
 from eli.lab.experiments.session import begin, go_on, read_again
 from eli.lab.report.runs import read_runs
 from eli.lab.reproduce.base_runs import BaseRun, evaluation

@@ -83,8 +83,7 @@ def print_runs(
     """
     from eli.lab.evaluation.metrics import summarise
     from eli.lab.evaluation.table import HEAD, summary_table
-    from eli.lab.experiments.editions import go_on_command
-    from eli.lab.experiments.run_folder import RunError
+    from eli.lab.experiments.run_folder import RunError, go_on_command
     from eli.lab.experiments.words import run_words
 
     _check_alike([folder.facts() for folder in folders])

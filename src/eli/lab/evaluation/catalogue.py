@@ -17,13 +17,11 @@ class Entry:
         group: The heading it stands under.
         text: What it is.
         label_free: False if it knows which test samples are old.
-        detectors_only: Classifiers are not read in this way.
     """
 
     group: str
     text: str
     label_free: bool = True
-    detectors_only: bool = False
 
 
 _BASE, _ELI, _GATES = "base", "ELI", "ELI, label-free gates"
@@ -42,9 +40,7 @@ READINGS: Mapping[str, Entry] = {
     "eli/by-prediction-soft": Entry(_GATES, "each sample as far as the head gives probability to old classes"),
     "eli/by-energy": Entry(_GATES, "samples of low energy are aligned"),
     "eli/by-probe": Entry(_GATES, "what a probe on exemplars and new data takes for old is aligned"),
-    "eli/old-classes": Entry(
-        _GATES, "scores of old classes after alignment, all others as they are", detectors_only=True
-    ),
+    "eli/old-classes": Entry(_GATES, "of detectors: scores of old classes after alignment, all others as they are"),
     DEFAULT: Entry(_DEFAULT, "head, and a discriminant after alignment (without exemplars: prototypes), with offsets"),
     "mean-shift/oracle": Entry(_ORACLE, "one constant shift of truly old samples", label_free=False),
     "ridge/oracle": Entry(_ORACLE, "a linear map of truly old samples", label_free=False),
@@ -52,7 +48,7 @@ READINGS: Mapping[str, Entry] = {
     "untrained/oracle": Entry(_ORACLE, "ELI with the energy model it starts from", label_free=False),
     "mean-shift/all": Entry(_FREE, "one constant shift of every sample"),
     "ridge/all": Entry(_FREE, "a linear map of every sample"),
-    "ridge/old-classes": Entry(_FREE, "the same after a linear map", detectors_only=True),
+    "ridge/old-classes": Entry(_FREE, "of detectors: scores of old classes after a linear map, all others as they are"),
     "bias-offset": Entry(_FREE, "one number off the new classes' logits, chosen on exemplars"),
     "forward/none": Entry(_FREE, "nearest class mean of the time when the class was learned"),
     "forward/mean-shift": Entry(_FREE, "the same, moved forward after each task by one shift"),

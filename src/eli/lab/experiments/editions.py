@@ -7,12 +7,11 @@ and by what shows results.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from eli.lab.experiments.kinds import kind_of
-from eli.lab.experiments.run_folder import RunError, RunFolder
+from eli.lab.experiments.run_folder import RunError, RunFolder, go_on_command
 
 EDITION = "edition"
 """Its name among the facts of a task; results from before it was written there are older than all editions."""
@@ -53,14 +52,6 @@ def other_edition(folder: RunFolder, facts: Mapping[str, Any], tasks: Sequence[M
         f"{folder.path} was read by an older eli, whose readings do not compare with those of today; "
         f"'{go_on_command(folder, facts)}' reads it anew, and {'trains nothing' if whole else 'goes on with it'}"
     )
-
-
-def go_on_command(folder: RunFolder, facts: Mapping[str, Any]) -> str:
-    """What the user types to go on with a run, or with an evaluation of one."""
-    if "evaluation" not in facts:
-        return shlex.join(["eli", "resume", str(folder.path)])
-    run = str(folder.path.parent.parent)
-    return shlex.join(["eli", "evaluate", run, *facts["evaluation"], "--name", folder.path.name])
 
 
 def _newer(tasks: Sequence[Mapping[str, Any]], edition: int) -> bool:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -191,6 +192,14 @@ class RunFolder:
             except BlockingIOError:
                 raise RunError(f"another process is at work in {self.path}; wait for it, or stop it") from None
             yield
+
+
+def go_on_command(folder: RunFolder, facts: Mapping[str, Any]) -> str:
+    """What the user types to go on with a run, or with an evaluation of one."""
+    if "evaluation" not in facts:
+        return shlex.join(["eli", "resume", str(folder.path)])
+    run = str(folder.path.parent.parent)
+    return shlex.join(["eli", "evaluate", run, *facts["evaluation"], "--name", folder.path.name])
 
 
 def _locker() -> Callable[[int], None]:

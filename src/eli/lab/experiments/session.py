@@ -16,11 +16,10 @@ from rich.console import Console
 
 from eli.lab.environment import describe_environment
 from eli.lab.experiments.board import open_board
-from eli.lab.experiments.editions import go_on_command
 from eli.lab.experiments.kind import Kind
 from eli.lab.experiments.kinds import CLASSIFICATION, kind_named, kind_of
 from eli.lab.experiments.run_config import describe
-from eli.lab.experiments.run_folder import RunError, RunFolder
+from eli.lab.experiments.run_folder import RunError, RunFolder, go_on_command
 from eli.lab.experiments.runner import evaluate, run
 from eli.lab.experiments.speed import Speed
 from eli.lab.run_progress import watch_run

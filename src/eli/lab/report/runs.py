@@ -19,9 +19,9 @@ from eli.lab.evaluation.metrics import Summary, accuracy_matrix, curve, summaris
 from eli.lab.evaluation.scoring import Row
 from eli.lab.evaluation.table import HEAD
 from eli.lab.evaluation.terms import CLASSIFIED, DETECTED, Terms
-from eli.lab.experiments.editions import go_on_command, other_edition
+from eli.lab.experiments.editions import other_edition
 from eli.lab.experiments.kinds import DETECTION, kind_of
-from eli.lab.experiments.run_folder import RunError, RunFolder
+from eli.lab.experiments.run_folder import RunError, RunFolder, go_on_command
 from eli.lab.experiments.words import protocol_words
 
 _NOT_TOLD_APART = ("seed", "out", "start_from", "preset")

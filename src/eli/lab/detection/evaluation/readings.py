@@ -217,17 +217,9 @@ class _Batch:
     def _by_class(self, latents: Tensor, moved: Tensor) -> list[dict[str, Tensor]]:
         """Detections of old classes off moved regions, of all others off the regions as they are."""
         detector = self._detector
-        (here, boxes), (there, moved_boxes) = (detector.roi_heads.box_predictor(z) for z in (latents, moved))
-        # The unknown, which some heads end with, has no box and counts as background.
-        unknown = here.shape[1] > 1 + detector.classes
-        if unknown:
-            here, there = (
-                torch.cat([z[:, [0, -1]].logsumexp(dim=1, keepdim=True), z[:, 1:-1]], dim=1) for z in (here, there)
-            )
+        said = [detector.roi_heads.box_predictor(z) for z in (latents, moved)]
         old = OldOutputs(range(1, 1 + self._readings.known), background=0)
-        logits, deltas = old.read((here, boxes), (there, moved_boxes))
-        if unknown:
-            logits = torch.cat([logits, logits.new_full((len(logits), 1), -torch.inf)], dim=1)
+        logits, deltas = old.read(*((detector.known_logits(logits), deltas) for logits, deltas in said))
         return detector.detections_from(logits, deltas, self._regions)
 
     def oracle(self, name: str, old: Tensor, previous: RoiOutputs | None) -> RegionReading:

@@ -185,11 +185,7 @@ class Detector(FasterRCNN):  # type: ignore[misc]  # torchvision has no types
         """The same, from what the head (or a mixture of heads) said; corrections as in `RoiOutputs` or flat."""
         # Under autocast the head speaks in 16 bits, too few for places in an image.
         logits, deltas = (values.to(regions.rois[0]) for values in (logits, deltas))
-        if self.predictor.unknown:
-            # Its probability joins that of the background: the known classes' probabilities stay what they are, and
-            # the unknown takes no place among the strongest detections.
-            nothing = logits[:, [0, -1]].logsumexp(dim=1, keepdim=True)
-            logits = torch.cat([nothing, logits[:, 1:-1]], dim=1)
+        logits = self.known_logits(logits)
         boxes, scores, labels = self.roi_heads.postprocess_detections(
             logits, columns_of(deltas, logits.shape[1]), regions.rois, regions.image_sizes
         )
@@ -199,6 +195,17 @@ class Detector(FasterRCNN):  # type: ignore[misc]  # torchvision has no types
                 boxes, labels, scores, regions.image_sizes, regions.original_sizes, strict=True
             )
         ]
+
+    def known_logits(self, logits: Tensor) -> Tensor:
+        """Logits of background and classes: those of an unknown that stands last, if any does, join the background's.
+
+        The known classes' probabilities stay what they are, and the unknown takes no place among the strongest
+        detections.
+        """
+        if logits.shape[1] == 1 + self.classes:
+            return logits
+        nothing = logits[:, [0, -1]].logsumexp(dim=1, keepdim=True)
+        return torch.cat([nothing, logits[:, 1:-1]], dim=1)
 
     def warp_parameters(self) -> list[nn.Parameter]:
         """The weight of the last convolution of the box head, which iOD learns by its own rule."""
