@@ -7,10 +7,14 @@ def test_a_tiny_detector_learns_two_scenes_by_heart(make, scenes):
     images, targets = scenes
     detector = make()
     optimizer = torch.optim.AdamW(detector.parameters(), lr=2e-3)
-    for _ in range(70):
+    # To its end: stopped early, one start in ten has a box too many, and rounding, which differs from one kind of
+    # processor to another, decides which. So far down all of 30 starts pass.
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 300)
+    for _ in range(300):
         optimizer.zero_grad()
         sum(detector(images, targets).values()).backward()
         optimizer.step()
+        schedule.step()
     with torch.inference_mode():
         found = detector.eval()(images)
     for one, target in zip(found, targets, strict=True):
