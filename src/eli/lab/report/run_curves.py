@@ -10,6 +10,7 @@ from itertools import accumulate
 
 import numpy as np
 
+from eli.lab.evaluation.catalogue import DEFAULT
 from eli.lab.report.figure import LEGEND_ABOVE, Figure, Spec, axis, floats, layout
 from eli.lab.report.run_readings import (
     FREE_ELI,
@@ -96,7 +97,13 @@ def comparison_figure(experiments: Sequence[Experiment]) -> Figure:
     """Average accuracy of the main readings of each experiment, one line of dots for each."""
     measure = measure_of(experiments)
     rows = list(range(len(experiments)))
-    looks = (("base", "before", "circle"), (ORACLE, "accent", "circle-open"), (MASK, "class-1", "diamond-open"))
+    looks = (
+        ("base", "before", "circle"),
+        (DEFAULT, "class-7", "square"),
+        (ORACLE, "accent", "circle-open"),
+        (MASK, "class-1", "diamond-open"),
+    )
+    names = {"free": "best label-free ELI", DEFAULT: f"{DEFAULT} (label-free default)"}
     chosen: list[dict[str, str | None]] = [
         {**{name: name for name, _, _ in looks}, "free": best(each, FREE_ELI)} for each in experiments
     ]
@@ -107,11 +114,13 @@ def comparison_figure(experiments: Sequence[Experiment]) -> Figure:
             for row, each in enumerate(experiments)
             if (reading := chosen[row][key]) is not None and (values := each.values(reading))
         ]
+        if not points:
+            continue
         data.append(
             {
                 "type": "scatter",
                 "mode": "markers",
-                "name": "best label-free ELI" if key == "free" else marked(key),
+                "name": names.get(key) or marked(key),
                 "x": [round(statistics.fmean(values), 2) for _, _, values in points],
                 "y": [row for row, _, _ in points],
                 "error_x": {
@@ -134,8 +143,8 @@ def comparison_figure(experiments: Sequence[Experiment]) -> Figure:
     labels = ["<br>".join(map(escape, textwrap.wrap(each.name, _LABEL_WIDTH))) for each in experiments]
     said = [
         f"{each.name}: "
-        + ", ".join(f"{marked(r)} {mean_text(v)}" for r in names.values() if r and (v := each.values(r)))
-        for each, names in zip(experiments, chosen, strict=True)
+        + ", ".join(f"{marked(r)} {mean_text(v)}" for r in shown.values() if r and (v := each.values(r)))
+        for each, shown in zip(experiments, chosen, strict=True)
     ]
     return Figure(
         {

@@ -8,7 +8,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from eli.lab.evaluation.catalogue import READINGS
+from eli.lab.evaluation.catalogue import DEFAULT, READINGS
 from eli.lab.evaluation.metrics import METRICS
 from eli.lab.evaluation.table import COLUMNS as TERMINAL
 from eli.lab.evaluation.table import HEAD
@@ -56,8 +56,11 @@ def metric_notes(experiments: Sequence[Experiment]) -> str:
 
 
 def comparison_table(experiments: Sequence[Experiment]) -> Grid:
-    """One row for each experiment: base, ELI with and without test labels, and what each has to beat."""
-    header = ["experiment", "seeds", "tasks", "base", marked(ORACLE), "gain", marked(MASK)]
+    """One row for each experiment: base, the default, ELI with and without test labels, and what each has to beat."""
+    # Detectors have none.
+    default = any(each.values(DEFAULT) for each in experiments)
+    header = ["experiment", "seeds", "tasks", "base", *([f"{DEFAULT} (default)", "gain"] if default else [])]
+    header += [marked(ORACLE), "gain", marked(MASK)]
     header += ["best label-free ELI", "gain", "which", "best label-free control", "which"]
     rows = []
     for each in experiments:
@@ -68,7 +71,9 @@ def comparison_table(experiments: Sequence[Experiment]) -> Grid:
                 Cell.words(each.name),
                 Cell(str(len(each.runs)), len(each.runs)),
                 Cell(str(done) if done == planned else f"{done} of {planned}", done),
-                *(value_cell(each.values(name)) for name in ("base", ORACLE)),
+                value_cell(each.values("base")),
+                *([value_cell(each.values(DEFAULT)), _gain(each, DEFAULT)] if default else []),
+                value_cell(each.values(ORACLE)),
                 _gain(each, ORACLE),
                 value_cell(each.values(MASK)),
                 value_cell(each.values(free) if free else None),
