@@ -12,7 +12,21 @@ from types import ModuleType
 from rich.console import Console
 
 import eli
-from eli.lab.commands import data, detect, evaluate, export, list, report, reproduce, resume, run, show, sweep, toy
+from eli.lab.commands import (
+    archive,
+    data,
+    detect,
+    evaluate,
+    export,
+    list,
+    report,
+    reproduce,
+    resume,
+    run,
+    show,
+    sweep,
+    toy,
+)
 from eli.lab.data.errors import DataError
 from eli.lab.pages import PageError
 
@@ -24,6 +38,7 @@ _COMMANDS: dict[str, ModuleType] = {
     "list": list,
     "show": show,
     "report": report,
+    "archive": archive,
     "reproduce": reproduce,
     "sweep": sweep,
     "detect": detect,

@@ -123,6 +123,17 @@ def test_label_free_readings_stand_beside_the_oracles(out):
     assert float(lines["blend"]["last"]) == pytest.approx(100 * blend.accuracy)
 
 
+def test_a_table_goes_to_the_section_that_was_named(out, tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("<!-- begin mine -->\n<!-- end mine -->\n")
+    words = ("label-free", "learner=icarl", "protocol=half-5", "preset=smoke", *TRAINED, f"out={out}")
+    run(*words, "--results", page, "--section", "mine")
+    assert "| blend |" in page.read_text(encoding="utf-8")
+    for wrong in (("--section", "mine"), ("langevin", "--results", page, "--section", "mine")):
+        with pytest.raises(ConfigError, match="one experiment's table"):
+            run(*words, *wrong)
+
+
 def test_compute_measures_once(tmp_path, monkeypatch):
     # In place of two fresh processes.
     monkeypatch.setattr("eli.lab.reproduce.compute._memory", lambda what, dim: 1.25 if what == "align" else None)

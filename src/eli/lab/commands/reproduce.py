@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,22 +41,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="also write each table into this markdown page, section reproduce-NAME-PRESET",
     )
+    parser.add_argument("--section", metavar="NAME", help="another section of that page, for a single table")
 
 
 def run(args: argparse.Namespace, console: Console) -> None:
     """Plan, run what is not done, show the tables."""
     # Imported here, so that `eli --help` does not wait for torch's optimisers, hydra and lightning-fabric.
     from eli.lab.experiments.config_errors import ConfigError
-    from eli.lab.pages import around_section
     from eli.lab.reproduce.catalogue import EXPERIMENTS, planned
     from eli.lab.reproduce.jobs import plan_table
     from eli.lab.reproduce.request import read_request
 
     names, request = read_request(tuple(EXPERIMENTS), args.words)
     experiments = planned(names, request)
-    if args.results:
-        for experiment in experiments:
-            around_section(args.results, _section(experiment))
+    sections = _sections(args, experiments)
     console.print(plan_table(experiments))
     for remark in dict.fromkeys(text for one in experiments for text in (*one.remarks, *one.missing)):
         console.print(f"- {remark}", soft_wrap=True, markup=False)
@@ -65,20 +64,29 @@ def run(args: argparse.Namespace, console: Console) -> None:
         if experiment.missing and not all(job.done for job in experiment.jobs):
             raise ConfigError(f"{experiment.name} cannot start: {experiment.missing[0]}.")
     worked: set[str] = set()
-    for experiment in experiments:
+    for experiment, section in zip(experiments, sections, strict=True):
         for job in experiment.jobs:
             if not job.done and job.key not in worked:
                 job.work(console)
                 worked.add(job.key)
-        _show(experiment, args.results, console)
+        _show(experiment, console, page=args.results, section=section)
 
 
-def _section(experiment: Experiment) -> str:
-    return f"reproduce-{experiment.name}-{experiment.request.preset}"
+def _sections(args: argparse.Namespace, experiments: Sequence[Experiment]) -> list[str]:
+    """Where the tables go on the page that was asked for, which must be there before anything is run."""
+    from eli.lab.experiments.config_errors import ConfigError
+    from eli.lab.pages import around_section
+
+    if args.section and (args.results is None or len(experiments) != 1):
+        raise ConfigError("--section names the place of one experiment's table on the page of --results.")
+    sections = [args.section or f"reproduce-{each.name}-{each.request.preset}" for each in experiments]
+    for section in sections if args.results else ():
+        around_section(args.results, section)
+    return sections
 
 
-def _show(experiment: Experiment, page: Path | None, console: Console) -> None:
-    """A finished experiment on the terminal, in a file and, if there is a page for it, on the page."""
+def _show(experiment: Experiment, console: Console, *, page: Path | None, section: str) -> None:
+    """A finished experiment on the terminal, in a file and, if there is a page for it, in a section of the page."""
     from eli.files import write_text_atomic
     from eli.lab.pages import update_section
     from eli.lab.reproduce.sheet import print_sheet, sheet_csv, sheet_markdown
@@ -89,4 +97,4 @@ def _show(experiment: Experiment, page: Path | None, console: Console) -> None:
     write_text_atomic(file, sheet_csv(sheet))
     console.print(f"Table: {file}", soft_wrap=True, markup=False)
     if page:
-        update_section(page, _section(experiment), sheet_markdown(sheet))
+        update_section(page, section, sheet_markdown(sheet))

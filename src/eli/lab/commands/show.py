@@ -82,6 +82,7 @@ def print_runs(
         RunError: They are not of one experiment, or nothing was read yet.
     """
     from eli.lab.evaluation.metrics import summarise
+    from eli.lab.evaluation.results import CSV_NAME, JSON_NAME
     from eli.lab.evaluation.table import HEAD, summary_table
     from eli.lab.experiments.run_folder import RunError, go_on_command
     from eli.lab.experiments.words import run_words
@@ -100,8 +101,8 @@ def print_runs(
     title = f"{run_words(folders[0].facts())}, {done.pop()} of {len(folders[0].facts()['sizes'])} tasks"
     console.print(summary_table(summaries, title=title, classifiers=classifiers or HEAD))
     for folder in folders:
-        files = f"Results: {folder.path / 'results.jsonl'}, {folder.path / 'results.csv'}"
-        console.print(files, soft_wrap=True, markup=False)
+        files = [str(file) for file in (folder.path / JSON_NAME, folder.path / CSV_NAME) if file.is_file()]
+        console.print(f"Results: {', '.join(files or [str(folder.path)])}", soft_wrap=True, markup=False)
     for note in edition_notes(folders):
         console.print(note, soft_wrap=True, markup=False)
     return summaries

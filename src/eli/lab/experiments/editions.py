@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from eli.lab.experiments.kinds import kind_of
-from eli.lab.experiments.run_folder import RunError, RunFolder, go_on_command
+from eli.lab.experiments.run_folder import ARCHIVED, RunError, RunFolder, go_on_command
 
 EDITION = "edition"
 """Its name among the facts of a task; results from before it was written there are older than all editions."""
@@ -46,6 +46,11 @@ def other_edition(folder: RunFolder, facts: Mapping[str, Any], tasks: Sequence[M
     if _newer(tasks, edition):
         return (
             f"{folder.path} was read by a newer eli, whose readings do not compare with those of this one: upgrade eli"
+        )
+    if ARCHIVED in facts:
+        return (
+            f"{folder.path} was read by an older eli, whose readings do not compare with those of today, and holds no "
+            "model to be read anew"
         )
     whole = "evaluation" in facts or folder.tasks() == len(facts["sizes"])
     return (

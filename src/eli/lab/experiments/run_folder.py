@@ -31,6 +31,8 @@ from eli.lab.json_file import read_object, write_object
 from eli.lab.tensor_file import MAKE_AGAIN, DamagedRunError, read_tensors, write_tensors
 
 FORMAT = 1
+ARCHIVED = "archived"
+"""Among the facts of a copy that holds readings alone, see `archive.py`."""
 _FACTS = {"config": dict, "sizes": list, "speed": dict, "classes": list}
 _START_ANEW = "this run cannot be resumed; start it anew in another folder"
 
@@ -192,6 +194,19 @@ class RunFolder:
             except BlockingIOError:
                 raise RunError(f"another process is at work in {self.path}; wait for it, or stop it") from None
             yield
+
+
+def refuse_archived(folder: RunFolder, facts: Mapping[str, Any]) -> None:
+    """Keep a copy that holds readings alone from being taken for a run with models.
+
+    Raises:
+        RunError: It is one.
+    """
+    if ARCHIVED in facts:
+        raise RunError(
+            f"{folder.path} is an archive: it holds readings alone and no model. Take the run that it was made from, "
+            "or begin it anew in another folder"
+        )
 
 
 def go_on_command(folder: RunFolder, facts: Mapping[str, Any]) -> str:

@@ -19,7 +19,7 @@ from eli.lab.experiments.board import open_board
 from eli.lab.experiments.kind import Kind
 from eli.lab.experiments.kinds import CLASSIFICATION, kind_named, kind_of
 from eli.lab.experiments.run_config import describe
-from eli.lab.experiments.run_folder import RunError, RunFolder, go_on_command
+from eli.lab.experiments.run_folder import RunError, RunFolder, go_on_command, refuse_archived
 from eli.lab.experiments.runner import evaluate, run
 from eli.lab.experiments.speed import Speed
 from eli.lab.run_progress import watch_run
@@ -49,6 +49,7 @@ def begin(
             raise RunError(
                 f"{folder.path} holds another run ('eli show {folder.path}'); give out=DIR for a folder of its own"
             )
+        refuse_archived(folder, facts)
         console.print(f"going on with the run in {folder.path}", soft_wrap=True, markup=False)
         # What decides no result may change, where the data are for instance.
         facts |= {"config": describe(config), "overrides": list(overrides)}
@@ -69,6 +70,7 @@ def go_on(folder: RunFolder, console: Console, *, tensorboard: bool = False) -> 
         RunError: The folder holds no run, but an evaluation of one.
     """
     facts = folder.facts()
+    refuse_archived(folder, facts)
     _refuse_evaluation(folder, facts)
     _work(kind_of(facts), _open(facts)[0], folder, console, facts=facts, tensorboard=tensorboard)
 
@@ -102,6 +104,7 @@ def _speed_of(config: Any) -> Speed | None:
 def _check_start(of: Kind, bench: Any, speed: Speed) -> None:
     other = RunFolder(str(bench.config.start_from))
     facts = other.facts()
+    refuse_archived(other, facts)
     if kind_of(facts) is not of:
         raise RunError(f"{other.path} is another kind of run")
     mine = of.first_task(bench.config, bench.protocol.sizes[0], speed)
@@ -179,6 +182,7 @@ def read_again(folder: RunFolder, overrides: Sequence[str], console: Console, *,
         RunError: The run has learned nothing yet, or another evaluation has this name.
     """
     facts = folder.facts()
+    refuse_archived(folder, facts)
     _refuse_evaluation(folder, facts)
     of = kind_of(facts)
     config = of.with_aligner(of.from_dict(facts["config"]), overrides)
