@@ -136,6 +136,33 @@ def test_an_attached_model_can_be_pickled_with_its_alignment(drifted):
     assert not torch.equal(after(x), plain)
 
 
+def test_blocks_of_one_model_may_lie_in_each_other(drifted):
+    before, after, x = drifted
+    alignment = learned(TaskAlignment("classifier", aligner=eli.MeanShift()), before, after, x)
+    plain = after(x)
+    with alignment.attached(after):
+        aligned = after(x)
+        with alignment.attached(after):
+            assert torch.equal(after(x), aligned)
+        assert torch.equal(after(x), aligned)
+        eli.detach(after)
+        with alignment.attached(after):
+            assert torch.equal(after(x), aligned)
+    assert torch.equal(after(x), plain)
+
+
+def test_it_aligns_one_model_at_a_time(drifted):
+    before, after, x = drifted
+    alignment = learned(TaskAlignment("classifier", aligner=eli.MeanShift()), before, after, x)
+    other = copy.deepcopy(after)
+    alignment.attach(after)
+    alignment.attach(other)
+    assert eli.detach(after) == 0
+    alignment.enabled = False
+    assert alignment.attach(other) is None
+    assert eli.detach(other) == 0
+
+
 def test_an_error_within_the_block_leaves_the_model_as_it_was(drifted):
     before, after, x = drifted
     alignment = learned(TaskAlignment("classifier", aligner=eli.MeanShift()), before, after, x)

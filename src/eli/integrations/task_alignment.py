@@ -18,6 +18,7 @@ from eli.attach import Attachment, attach
 from eli.energy_aligner import EnergyAligner
 from eli.extraction import Latents, extract_pairs
 from eli.gates import ByEnergy, ByPrediction, Gate
+from eli.hooks import hooks_of
 
 Known = int | list[int]
 """Old classes: how many of the head's first outputs, or which of them. 0 or an empty list: there are none yet."""
@@ -126,7 +127,8 @@ class TaskAlignment:
         self._chosen, self.previous = gate, None
 
     def attach(self, model: nn.Module) -> Attachment | None:
-        """Let the model align its latents, if there is an aligner for it; see `eli.attach`."""
+        """Let the model align its latents, if there is an aligner for it; see `eli.attach`. One model at a time."""
+        self.detach()
         if self._chosen is not None and self.enabled:
             self._attachment = attach(model, self.head, self.aligner, gate=self._chosen, replace=True)
         return self._attachment
@@ -139,7 +141,12 @@ class TaskAlignment:
 
     @contextmanager
     def attached(self, model: nn.Module) -> Iterator[None]:
-        """`attach`, and `detach` at the end of the `with` block."""
+        """`attach`, and `detach` at the end of the `with` block; an outer block of the same model goes on."""
+        there = self._attachment
+        # Somebody else may have taken it off.
+        if there is not None and there.model is model and there in hooks_of(there.head):
+            yield
+            return
         self.attach(model)
         try:
             yield
