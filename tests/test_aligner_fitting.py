@@ -100,6 +100,14 @@ def test_modes_of_the_caller_do_not_change_what_is_learned(make_aligner, pairs, 
     aligner.fit_latents(*pairs)
 
 
+def test_learning_uses_the_device_of_the_latents_not_the_default_one(make_aligner, fitted, pairs):
+    aligner = make_aligner().fit_latents(*pairs)
+    with torch.device("meta"):
+        aligner._learn(*pairs, None)
+    for name, value in aligner.state_dict().items():
+        assert torch.equal(value, fitted.state_dict()[name]), name
+
+
 def test_latents_made_in_inference_mode_are_accepted(make_aligner, pairs):
     with torch.inference_mode():
         inside = [z.clone() for z in pairs]

@@ -102,3 +102,11 @@ def test_a_state_from_before_there_were_directions_is_backward(make_aligner, pai
     again.load_state_dict(state)
     assert again.direction == "backward"
     assert torch.equal(seeded(again, pairs[1]), seeded(aligner, pairs[1]))
+
+
+def test_what_is_made_under_inference_mode_can_be_loaded_into(make_aligner, fitted, pairs):
+    for state in (fitted.state_dict(), make_aligner().state_dict()):
+        with torch.inference_mode():
+            fresh = make_aligner()
+        fresh.load_state_dict(state)
+        assert all(torch.equal(value, state[name]) for name, value in fresh.state_dict().items())

@@ -37,6 +37,35 @@ def test_two_aligners_on_one_head_are_refused_unless_one_replaces_the_other(net,
     assert eli.detach(net) == 1
 
 
+@pytest.mark.parametrize("first", ["aligner", "readout"])
+def test_an_aligner_and_a_readout_that_aligns_by_itself_are_not_for_one_head(net, shift, first):
+    aligned = eli.Blend([eli.Aligned(shift, eli.HeadScores())], known=2)
+    aligned.choose(torch.randn(8, 6), torch.arange(8) % 4, logits=torch.randn(8, 4))
+    one, two = (shift, aligned) if first == "aligner" else (aligned, shift)
+    eli.attach(net, "fc", one)
+    with pytest.raises(AttachError, match="replace=True"):
+        eli.attach(net, "fc", two)
+    eli.attach(net, "fc", two, replace=True)
+    assert eli.detach(net) == 1
+
+
+def test_a_replacement_leaves_what_goes_with_it(net, shift, short_energy, x):
+    eli.attach(net, "fc", shift)
+    eli.attach(net, "fc", eli.HeadScores())
+    eli.attach(net, "fc", short_energy, replace=True)
+    eli.attach(net, "fc", eli.HeadScores(), replace=True)
+    assert torch.equal(net(x), expected_output(net, short_energy, x))
+    assert eli.detach(net) == 2
+
+
+def test_what_cannot_be_attached_is_named(net, shift):
+    with pytest.raises(AttachError, match="not a Linear"):
+        eli.attach(net, "fc", nn.Linear(6, 6))
+    with pytest.raises(AttachError, match="got a int"):
+        eli.attach(net, "fc", shift, gate=2)
+    assert eli.detach(net) == 0
+
+
 def test_a_refused_replacement_leaves_the_old_one(net, shift):
     eli.attach(net, "fc", shift)
     with pytest.raises(NotFittedError):

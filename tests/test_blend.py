@@ -6,6 +6,7 @@ import copy
 import math
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -244,3 +245,28 @@ def test_a_blend_of_something_unfitted_is_not_fitted(blend, tmp_path):
     assert not blend.fitted
     with pytest.raises(NotFittedError):
         blend.save(tmp_path / "blend")
+
+
+def test_the_default_device_does_not_matter(world):
+    z, labels, logits = world
+    parts = [HeadScores(), Prototypes().add(z, labels)]
+    expected = Blend(parts, known=[2, KNOWN]).choose(z, labels, logits=logits)
+    with torch.device("meta"):
+        found = Blend(parts, known=[2, KNOWN]).choose(z, labels, logits=logits)
+    assert torch.equal(found.weights, expected.weights)
+    assert torch.equal(found.offsets, expected.offsets)
+
+
+@pytest.mark.parametrize("known", [np.int64(4), torch.tensor(4), (np.int32(2), 4), np.array([2, 4]), torch.tensor([4])])
+def test_numbers_of_numpy_and_torch_count_classes(known, tmp_path, world):
+    z, labels, logits = world
+    blend = Blend([HeadScores()], known=known, steps=np.int64(2)).choose(z, labels, logits=logits)
+    assert blend.ends[-1] == KNOWN
+    assert Readout.load(blend.save(tmp_path / "blend")).config() == blend.config()
+
+
+def test_labels_of_a_small_type_are_compared_as_numbers(world):
+    z, labels, logits = world
+    blend = Blend([HeadScores()], known=256 + KNOWN)
+    with pytest.raises(LatentError, match="labels below 260"):
+        blend.choose(z, labels.to(torch.uint8), logits=logits)

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from eli import LatentError, OptionError
-from eli.checks import check_finite, check_pairs, check_rows, check_seed, check_weights
+from eli.checks import (
+    check_finite,
+    check_labels,
+    check_pairs,
+    check_rows,
+    check_seed,
+    check_weights,
+    check_whole,
+    whole_number,
+)
 
 
 @given(
@@ -97,3 +107,42 @@ def test_seeds_that_torch_and_numpy_take(seed):
 def test_seeds_that_they_do_not_take(seed):
     with pytest.raises(OptionError, match="seed"):
         check_seed(seed)
+
+
+@pytest.mark.parametrize("number", [3, np.int64(3), np.uint8(3), torch.tensor(3), torch.tensor(3, dtype=torch.int8)])
+def test_whole_numbers_of_any_kind_become_plain(number):
+    for found in (whole_number(number), check_whole(number, "steps", least=3), check_seed(number)):
+        assert type(found) is int
+        assert found == 3
+
+
+@pytest.mark.parametrize("number", [True, np.bool_(True), torch.tensor(True), 3.0, np.float32(3), "3", None])
+def test_what_is_no_whole_number(number):
+    with pytest.raises(TypeError):
+        whole_number(number)
+    with pytest.raises(OptionError, match="steps must be a whole number >= 1"):
+        check_whole(number, "steps", least=1)
+
+
+def test_a_number_may_be_too_small():
+    with pytest.raises(OptionError, match="steps must be a whole number >= 4, got 3"):
+        check_whole(3, "steps", least=4)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64])
+def test_labels_are_whole_numbers_of_any_size(dtype):
+    check_labels(torch.tensor([0, 7], dtype=dtype), 2)
+
+
+@pytest.mark.parametrize(
+    ("labels", "says"),
+    [
+        (torch.tensor([0.0, 1.0]), "2 whole numbers, got torch.float32"),
+        (torch.tensor([True, False]), "torch.bool"),
+        (torch.tensor([0]), "2 whole numbers"),
+        (torch.tensor([0, -1]), "there is a -1"),
+    ],
+)
+def test_what_is_no_label_is_named(labels, says):
+    with pytest.raises(LatentError, match=says):
+        check_labels(labels, 2)

@@ -142,6 +142,14 @@ def test_a_fit_under_inference_mode_can_be_loaded_into():
     assert torch.equal(fitted(z), expected(z))
 
 
+@pytest.mark.parametrize("rows", [60, 4])
+def test_the_default_device_does_not_matter(rows):
+    z, labels = made(rows=rows)
+    with torch.device("meta"):
+        found = Discriminant().fit(z, labels)(z)
+    assert torch.equal(found, Discriminant().fit(z, labels)(z))
+
+
 def test_what_does_not_fit_is_named():
     z, labels = made()
     for share in (-0.1, 1.1, float("nan")):

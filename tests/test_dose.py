@@ -69,8 +69,12 @@ def test_what_cannot_be_is_said(world):
         Dose()(z)
     with pytest.raises(LatentError, match="no label from 9 on"):
         Dose().choose(aligner, nn.Identity(), z, labels, known=9)
+    with pytest.raises(LatentError, match="no label from 257 on"):
+        Dose().choose(aligner, nn.Identity(), z, labels.to(torch.uint8), known=257)
     with pytest.raises(LatentError, match="200 whole numbers"):
         Dose().choose(aligner, nn.Identity(), z, labels[:3], known=2)
+    with pytest.raises(OptionError, match="known must be a whole number"):
+        Dose().choose(aligner, nn.Identity(), z, labels, known=[1, 2])
     for options in ({"shares": []}, {"shares": [-1.0]}, {"shares": [1.5]}, {"tolerance": 2.0}):
         with pytest.raises(OptionError):
             Dose(**options)

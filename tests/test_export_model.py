@@ -44,6 +44,9 @@ def made(name, net, exemplars, aligner):
     if name == "own":
         return FirstOnly()
     fisher = Discriminant().fit(z, labels)
+    if name == "one part twice":
+        parts = [HeadScores(), fisher, Aligned(MeanShift().fit_latents(z + 1, z), fisher)]
+        return Blend(parts, known=KNOWN, caution=float("inf")).choose(z, labels, logits=net.fc(z))
     parts = [HeadScores(), Prototypes().add(z, labels), NearestMean().add(z, labels), fisher, aligned]
     if name == "default":
         # Without the energy's kinks, where rounding alone moves a row.
@@ -52,7 +55,7 @@ def made(name, net, exemplars, aligner):
     return Blend(parts, known=KNOWN, caution=float("inf")).choose(z, labels, logits=net.fc(z))
 
 
-NAMES = ["prototypes", "a class without", "discriminant", "aligned", "own", "blend", "default"]
+NAMES = ["prototypes", "a class without", "discriminant", "aligned", "own", "blend", "default", "one part twice"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -77,7 +80,7 @@ def test_onnxruntime_gives_the_same_scores(name, net, exemplars, short_energy, t
 
 def test_an_aligner_and_a_readout_on_one_head(net, exemplars, shift, tmp_path):
     eli.attach(net, "fc", shift)
-    eli.attach(net, "fc", made("blend", net, exemplars, shift))
+    eli.attach(net, "fc", made("prototypes", net, exemplars, shift))
     x = torch.randn(9, 5, generator=torch.Generator().manual_seed(6))
     served = torch.export.load(export_model_torch(net, tmp_path / "m.pt2", x[:2]).path).module()
     torch.testing.assert_close(served(x), net(x).detach(), atol=1e-4, rtol=1e-4)
@@ -88,6 +91,19 @@ def test_an_aligner_for_some_outputs(net, short_energy, tmp_path):
     x = torch.randn(9, 5, generator=torch.Generator().manual_seed(6))
     served = torch.export.load(export_model_torch(net, tmp_path / "m.pt2", x[:2]).path).module()
     torch.testing.assert_close(served(x), net(x).detach(), atol=1e-4, rtol=1e-4)
+
+
+def test_a_program_holds_what_scores_need_and_nothing_of_the_machine(net, exemplars, tmp_path):
+    eli.attach(net, "fc", Discriminant().fit(*exemplars))
+    written = export_model_torch(net, tmp_path / "m.pt2", torch.randn(2, 5))
+    program = torch.export.load(written.path)
+    held = {name.rpartition(".")[2] for name in program.state_dict if name.startswith("readouts")}
+    assert held >= {"weights", "biases"}
+    assert not held & {"means", "precision"}
+    inner = [part for part in program.graph_module.modules() if isinstance(part, torch.fx.GraphModule)]
+    assert len(inner) == 2, "without operations inside of others this says nothing"
+    assert written.nodes == sum(node.op == "call_function" for part in inner for node in part.graph.nodes)
+    assert b'.py\\"' not in written.path.read_bytes()
 
 
 def test_noise_inside_a_readout_is_named(net, exemplars, pairs, tmp_path):

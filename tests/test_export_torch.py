@@ -8,6 +8,7 @@ from tests.exporting import GATES, aligned, drifted, energy, head_of
 
 import eli
 from eli.export import ExportError, export_torch
+from eli.export_files import Recording
 
 
 @pytest.mark.parametrize("gate", ["none", "prediction", "soft prediction", "energy", "probe"])
@@ -87,3 +88,32 @@ def test_a_wrong_graph_is_written_if_one_insists(tmp_path):
 
 def test_random_numbers_are_left_alone(tmp_path, shift, untouched_random_state):
     export_torch(shift, tmp_path / "a.pt2")
+
+
+class SometimesNaN(Half):
+    def _move(self, rows, generator):
+        largest = rows[:, :1] == rows[:, :1].max()
+        return torch.where(largest, torch.nan, rows / 2) if torch.compiler.is_exporting() else rows / 2
+
+
+def test_a_graph_that_gives_nan_in_a_single_row_is_not_written(tmp_path):
+    with pytest.raises(ExportError, match="NaN where PyTorch gives numbers"):
+        export_torch(SometimesNaN(), tmp_path / "a.pt2", example=drifted()[1])
+    assert not list(tmp_path.iterdir())
+
+
+def compared(expected, result):
+    return Recording(None, torch.zeros(len(expected), 1), expected, ("x", "y")).compare(lambda x: result[: len(x)])
+
+
+def test_scores_that_stand_for_never_do_not_excuse_the_others():
+    expected = torch.tensor([[1.0, -5e5]]).repeat(100, 1)
+    assert compared(expected, expected * (1 + 1e-6)) == pytest.approx(0.5, abs=0.1)
+    with pytest.raises(ExportError, match="in 101 of 101 rows"):
+        compared(expected, expected + torch.tensor([0.01, 0.0]))
+
+
+def test_nan_of_the_model_itself_is_a_difference():
+    expected = torch.ones(100, 2)
+    expected[50] = torch.nan
+    assert compared(expected, expected) == torch.inf

@@ -140,6 +140,11 @@ def test_latents_with_more_dimensions_give_a_row_each():
     assert Recorder().fit(lambda x: x, lambda x: x, [X.reshape(2, 10, 2)]).report.rows == 20
 
 
+def test_feature_maps_are_no_latents():
+    with pytest.raises(LatentError, match=r"current returns feature maps \(20, 2, 3, 3\)"):
+        MeanShift().fit(lambda x: x, lambda x: x[..., None, None].expand(-1, -1, 3, 3), [X])
+
+
 def test_a_generator_is_read_once_and_a_second_pass_says_so():
     assert MeanShift().fit(Spy(), Spy(), (x for x in batches_of())).fitted
     with pytest.raises(LatentError, match=r"pass 2 of 2.*generator can be read only once"):

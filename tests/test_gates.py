@@ -10,9 +10,7 @@ import eli
 from eli import Always, ByEnergy, ByMask, ByPrediction, ByProbe, Dose, Gate, LatentError, OptionError
 
 
-@pytest.fixture
-def gates(short_energy, pairs):
-    """One of each that can be saved, ready to use."""
+def made(short_energy, pairs):
     z_old, z_new = pairs[0][:20], pairs[1]
     return [
         Always(),
@@ -22,8 +20,16 @@ def gates(short_energy, pairs):
         ByEnergy().calibrate(short_energy, z_new, z_old),
         ByProbe().fit(z_old, z_new),
         ByProbe(soft=True, penalty=0.5).fit(z_old, z_new),
-        Dose(shares=[0.3]).choose(short_energy, lambda z: z, z_new, torch.arange(len(z_new)) % 6, known=3),
+        Dose(shares=[0.3]).choose(
+            short_energy, lambda z: z, z_new, torch.arange(len(z_new), device="cpu") % 6, known=3
+        ),
     ]
+
+
+@pytest.fixture
+def gates(short_energy, pairs):
+    """One of each that can be saved, ready to use."""
+    return made(short_energy, pairs)
 
 
 def test_every_gate_of_the_package_is_in_this_battery(gates):
@@ -52,6 +58,21 @@ def test_saving_and_loading_a_gate_changes_no_bit(gates, short_energy, pairs, tm
         one, two = (g(pairs[1], head=lambda z: z[..., :3], aligner=short_energy) for g in (gate, loaded))
         assert one.dtype == two.dtype
         assert torch.equal(one, two)
+
+
+def test_what_is_chosen_under_inference_mode_can_be_loaded_into(gates, short_energy, pairs):
+    with torch.inference_mode():
+        inside = made(short_energy, [z.clone() for z in pairs])
+    for gate, expected in zip(inside, gates, strict=True):
+        gate.load_state_dict(expected.state_dict())
+        assert not any(value.is_inference() for value in gate.state_dict().values())
+
+
+def test_the_default_device_does_not_matter(gates, short_energy, pairs):
+    with torch.device("meta"):
+        found = [gate(pairs[1], head=lambda z: z[..., :3], aligner=short_energy) for gate in made(short_energy, pairs)]
+    for weights, gate in zip(found, gates, strict=True):
+        assert torch.equal(weights, gate(pairs[1], head=lambda z: z[..., :3], aligner=short_energy))
 
 
 def test_modes_of_the_caller_do_not_matter(gates, short_energy, pairs):

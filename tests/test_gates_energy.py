@@ -51,6 +51,16 @@ def test_no_other_threshold_is_better(old, new):
     assert all(found >= quality(at) - 1e-9 for at in torch.arange(-4, 5, 0.5))
 
 
+@pytest.mark.parametrize(("old", "new"), [([1.0, 2.0], [1.0, 2.0]), ([3.0], [1.0, 2.0]), ([5.0] * 3, [5.0] * 7)])
+def test_energies_that_do_not_tell_old_from_new_align_nothing(old, new):
+    assert _best_threshold(torch.tensor(old), torch.tensor(new)) == -math.inf
+
+
+def test_one_old_among_many_new_is_told_apart_in_half_precision():
+    threshold = _best_threshold(torch.tensor([-1.0]).half(), torch.linspace(0, 1, 100_000).half())
+    assert -1 < threshold <= 0
+
+
 def test_neighbouring_numbers_are_told_apart():
     low = torch.tensor([1.0])
     high = torch.nextafter(low, torch.tensor([2.0]))

@@ -98,5 +98,5 @@ def test_logits_that_cannot_be_found_are_an_error(output):
 
 @pytest.mark.parametrize("output", [{"boxes": torch.zeros(2, 4), "scores": torch.zeros(2, 3)}, {}, (), []])
 def test_output_without_clear_logits_asks_for_a_function(output):
-    with pytest.raises(eli.OptionError, match="give logits="):
+    with pytest.raises(eli.OptionError, match="logits="):
         eli.ByPrediction(known=1)(torch.zeros(2, 3), head=lambda z: output)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -192,6 +193,14 @@ def test_refuses_latents_that_do_not_fit(z):
 def test_refuses_options_out_of_range(options):
     with pytest.raises(OptionError, match=next(iter(options))):
         descend(EnergyModel(5), torch.zeros(3, 5), **options)
+
+
+def test_whole_numbers_may_be_numpys_or_torchs():
+    energy, z = EnergyModel(5), torch.randn(8, 5)
+    counted = descend(energy, z, steps=np.int64(3), block_rows=torch.tensor(4))
+    torch.testing.assert_close(counted, descend(energy, z, steps=3))
+    with pytest.raises(OptionError, match="steps"):
+        descend(energy, z, steps=True)
 
 
 def test_the_schedule_is_the_papers_equation_four():

@@ -1,7 +1,8 @@
 """Outputs of old classes read off aligned latents, the others off the latents as they are: what the two become."""
 
-from collections import namedtuple
+from collections import OrderedDict, namedtuple
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -70,10 +71,39 @@ def test_what_a_head_returns_keeps_its_form():
     assert torch.equal(old.read({"logits": here}, {"logits": there})["logits"], expected)
 
 
-@pytest.mark.parametrize("columns", [[], [-1], [1, 1], [True], [0.5]])
+@pytest.mark.parametrize("columns", [[], [-1], [1, 1], [True], [0.5], 3, torch.tensor([True, False])])
 def test_columns_are_places(columns):
     with pytest.raises(OptionError, match="columns must be"):
         OldOutputs(columns)
+
+
+@pytest.mark.parametrize("columns", [np.arange(2), torch.arange(2), iter([0, 1]), {0: "a", 1: "b"}, range(2)])
+def test_places_become_plain_numbers(columns):
+    made = OldOutputs(columns, background=np.int64(3))
+    assert made == OldOutputs((0, 1), background=3)
+    assert [type(place) for place in (*made.columns, made.background)] == [int] * 3
+    assert torch.equal(made.read(logits(0), logits(1)), made.read(logits(0), logits(1)))
+
+
+class Fields(OrderedDict):
+    """A mapping whose entries are attributes, too, as those of many libraries' outputs are."""
+
+    def __getattr__(self, name):
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+def test_a_mapping_stays_of_its_type_and_the_heads_own_is_left_alone():
+    here, there, boxes = torch.zeros(2, 3), torch.ones(2, 3), torch.zeros(2, 12)
+    given_ = Fields(logits=here, boxes=boxes)
+    found = OldOutputs([1]).read(given_, Fields(logits=there, boxes=boxes + 1))
+    assert type(found) is Fields
+    assert torch.equal(found.logits, OldOutputs([1]).read(here, there))
+    assert found.boxes[:, 4:8].eq(1).all()
+    assert given_.logits is here
+    assert given_.boxes is boxes
 
 
 def test_what_does_not_fit_is_named():

@@ -8,9 +8,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 import eli
-from eli import FileFormatError, LatentError, MeanShift, NearestMean, NotFittedError, OptionError, Prototypes
+from eli import FileFormatError, LatentError, Latents, MeanShift, NearestMean, NotFittedError, OptionError, Prototypes
 
 
 @pytest.fixture
@@ -97,7 +98,7 @@ def test_what_cannot_be_is_said(world):
     with pytest.raises(LatentError, match="dimension 6, got shape"):
         prototypes(z_prev[:, :5])
     for wrong in (labels[:-1], labels.float(), labels - 1):
-        with pytest.raises(LatentError, match="whole numbers >= 0"):
+        with pytest.raises(LatentError, match=r"200 whole numbers|labels must be >= 0"):
             Prototypes().add(z_prev, wrong)
 
 
@@ -141,8 +142,50 @@ def test_stand_ins_of_prototypes_that_hold_old_classes_only(world):
             nothing()
 
 
+def test_data_are_read_off_a_model_in_evaluation_mode():
+    model = nn.Sequential(nn.Linear(3, 2), nn.Dropout(0.9), nn.Linear(2, 4)).train()
+    x, labels = torch.randn(12, 3), torch.arange(12) % 4
+    found = Prototypes().add_data(Latents(model, "2"), [(x[:7], labels[:7]), (x[7:], labels[7:])])
+    assert model[1].training
+    torch.testing.assert_close(found.means, Prototypes().add(model[0](x).detach(), labels).means)
+
+
+def test_a_nearest_mean_is_not_moved():
+    shift = MeanShift().fit_latents(torch.eye(4), torch.eye(4) + 1, direction="forward")
+    with pytest.raises(OptionError, match="make it anew"):
+        NearestMean().add(torch.eye(4), torch.arange(4)).move(shift)
+
+
 def test_nearest_mean_scales_each_exemplar_first():
     # Unscaled, the mean of class 0 would point to its long exemplar, (10, 0); scaled, to (1, 1).
     exemplars = torch.tensor([[10.0, 0.0], [0.0, 0.1], [1.0, 0.0]])
     scores = NearestMean().add(exemplars, torch.tensor([0, 0, 1]))(torch.tensor([[3.0, 3.0]]))
     assert scores.tolist() == [[pytest.approx(1.0), pytest.approx(math.sqrt(0.5))]]
+
+
+def test_moved_under_inference_mode_they_can_be_loaded_into(world):
+    z_prev, z_cur, _, prototypes = world
+    aligner = MeanShift().fit_latents(z_prev, z_cur, direction="forward")
+    state = {name: value.clone() for name, value in prototypes.state_dict().items()}
+    with torch.inference_mode():
+        prototypes.move(aligner)
+    prototypes.load_state_dict(state)
+    assert torch.equal(prototypes.means, state["means"])
+
+
+def test_the_default_device_does_not_matter(world):
+    z_prev, _, labels, prototypes = world
+    new = labels >= 4
+    with torch.device("meta"):
+        made = Prototypes().add(z_prev, labels)
+        stand_ins, classes = prototypes.stand_ins(z_prev[new], labels[new])
+    assert torch.equal(made.means, Prototypes().add(z_prev, labels).means)
+    expected = prototypes.stand_ins(z_prev[new], labels[new])
+    assert torch.equal(stand_ins, expected[0])
+    assert torch.equal(classes, expected[1])
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16])
+def test_labels_may_be_of_a_small_type(world, dtype):
+    z_prev, _, labels, _ = world
+    assert torch.equal(Prototypes().add(z_prev, labels.to(dtype)).means, Prototypes().add(z_prev, labels).means)

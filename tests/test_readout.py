@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from types import MappingProxyType
 from typing import NamedTuple
 
 import pytest
@@ -10,7 +12,7 @@ from torch import Tensor, nn
 
 import eli
 from eli import Aligned, AttachError, MeanShift, NearestMean, NotFittedError, Prototypes, Readout
-from eli.gates import logits_of
+from eli.gates import logits_of, with_logits
 
 
 class Sum(Readout):
@@ -68,6 +70,7 @@ class Wrapped(nn.Module):
         lambda y: Result(y, "extra"),
         lambda y: {"logits": y, "extra": 1},
         lambda y: {"only": y},
+        lambda y: OrderedDict(logits=y, extra=1),
     ],
 )
 def test_what_a_head_returns_keeps_its_form(form):
@@ -82,9 +85,15 @@ def test_what_a_head_returns_keeps_its_form(form):
         assert len(after) == len(before)
 
 
+def test_a_mapping_that_cannot_be_changed_becomes_a_plain_one():
+    given = MappingProxyType({"extra": 1, "logits": torch.zeros(1, 2)})
+    logits = torch.ones(1, 2)
+    assert with_logits(given, logits) == {"extra": 1, "logits": logits}
+
+
 def test_one_readout_on_a_head_at_a_time_and_no_gate(net):
     eli.attach(net, "fc", Sum())
-    with pytest.raises(AttachError, match="already carries a readout"):
+    with pytest.raises(AttachError, match=r"already carries .*ReadoutAttachment"):
         eli.attach(net, "fc", Sum())
     other = Sum()
     assert eli.attach(net, "fc", other, replace=True).readout is other
@@ -109,5 +118,5 @@ def test_aligned_reads_what_the_aligner_makes_of_latents(pairs):
     expected = means.left_out(z + 3, labels)
     torch.testing.assert_close(Aligned(aligner, means).left_out(z, labels), expected, atol=1e-5, rtol=1e-5)
     assert not Aligned(MeanShift(), Prototypes()).fitted
-    with pytest.raises(NotFittedError):
+    with pytest.raises(NotFittedError, match="of its aligner"):
         Aligned(MeanShift(), Prototypes()).require_fitted()

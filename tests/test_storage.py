@@ -6,13 +6,25 @@ import json
 import os
 import pickle
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from eli import Aligner, Always, EnergyAligner, FileFormatError, Gate, Identity, MeanShift, NotFittedError, Ridge
+from eli import (
+    Aligner,
+    Always,
+    EnergyAligner,
+    FileFormatError,
+    Gate,
+    Identity,
+    LocalShift,
+    MeanShift,
+    NotFittedError,
+    Ridge,
+)
 from eli.storage import Storable, digest
 
 
@@ -283,3 +295,44 @@ def test_a_class_of_ones_own_cannot_take_a_name_of_ours():
     with pytest.raises(TypeError, match="choose another name"):
         type("Ridge", (Aligner,), {"__module__": "elsewhere"})
     assert Storable._classes["Ridge"] is Ridge
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (EnergyAligner, {"hidden": np.array([3]), "iterations": np.int64(2), "batch_size": torch.tensor(8)}),
+        (EnergyAligner, {"iterations": 2, "steps": np.uint8(2), "step_size": np.float32(0.5), "seed": np.int64(3)}),
+        (EnergyAligner, {"iterations": 2, "half_step": np.bool_(True)}),
+        (LocalShift, {"bandwidth": np.float32(0.5), "anchors": np.int32(5)}),
+        (Ridge, {"penalty": torch.tensor(0.25)}),
+    ],
+)
+def test_options_may_be_numbers_of_numpy_and_torch(kind, options, tmp_path):
+    z = torch.randn(20, 4, generator=torch.Generator().manual_seed(0))
+    made = kind(**options)
+    loaded = Aligner.load(made.fit_latents(z - 1, z).save(tmp_path / "a"))
+    assert loaded.config() == made.config()
+    assert torch.equal(loaded.align(z), made.align(z))
+
+
+def test_options_that_no_file_can_hold_are_named(tmp_path):
+    class Odd(Identity):
+        def config(self):
+            return {"penalty": torch.ones(3)}
+
+    with pytest.raises(TypeError, match="Tensor cannot be saved"):
+        Odd().fit_latents(torch.zeros(1, 4), torch.zeros(1, 4)).save(tmp_path / "a")
+
+
+def test_a_file_that_somebody_removes_while_it_is_opened_is_not_there(saved, tmp_path, monkeypatch):
+    path = tmp_path / "a"
+    path.write_bytes(saved[1])
+    opened = safetensors.safe_open
+
+    def too_late(*args, **options):
+        path.unlink()
+        return opened(*args, **options)
+
+    monkeypatch.setattr(safetensors, "safe_open", too_late)
+    with pytest.raises(FileNotFoundError, match="no such file"):
+        Aligner.load(path)

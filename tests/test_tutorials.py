@@ -60,6 +60,7 @@ def test_your_own_classifier(tmp_path, monkeypatch):
     assert base[0] < names["before"][0] - 0.2
     assert aligned[0] > base[0] + 0.05
     assert aligned[1] < base[1]
+    assert min(names["blended"][0], names["from_means"][0]) > base[0] + 0.05
     assert found["ELI, soft gate"] == aligned
     assert found["ELI, no gate"][1] < base[1] - 0.3
     assert found["ELI, hard gate"][0] < found["ELI, soft gate"][0] < found["ELI, oracle"][0]

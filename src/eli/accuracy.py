@@ -19,5 +19,5 @@ def balanced_accuracy(right: Tensor, labels: Tensor) -> float:
         0.75
     """
     classes, places = torch.unique(labels.cpu(), return_inverse=True)
-    sums = torch.zeros(len(classes), dtype=torch.float64).index_add_(0, places, right.double().cpu())
+    sums = torch.zeros(len(classes), dtype=torch.float64, device="cpu").index_add_(0, places, right.cpu().double())
     return float((sums / torch.bincount(places)).mean())

@@ -90,7 +90,8 @@ class Aligner(Storable):
         super().__init__()
         self.report: FitReport | None = None
         # A buffer, so that it travels with the rest of what was learned.
-        self.register_buffer("is_forward", torch.tensor(False))
+        with torch.inference_mode(False):
+            self.register_buffer("is_forward", torch.tensor(False))
 
     @property
     def direction(self) -> Direction:
@@ -200,8 +201,8 @@ class Aligner(Storable):
             generator: Source of noise, for aligners that use some.
 
         Returns:
-            Aligned latents with the shape, dtype and device of `z`. Gradients pass through unchanged, as if alignment
-            were a constant added to `z`.
+            Aligned latents with the shape, dtype and device of `z`. Gradients (`backward`, `torch.autograd.grad`) pass
+            through unchanged, as if alignment were a constant added to `z`; `torch.func` cannot follow.
 
         Raises:
             NotFittedError: If this aligner has learned nothing yet.

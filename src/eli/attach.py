@@ -15,7 +15,7 @@ from eli.gates import Always, Gate, logits_of, with_logits
 from eli.heads import find_module, latent_of
 from eli.hooks import Call, HeadHook, hooks_of
 from eli.outputs import OldOutputs
-from eli.readout import Readout
+from eli.readout import Aligned, Readout
 
 
 class Attachment(HeadHook):
@@ -170,7 +170,7 @@ def attach(
     """Let a model align its latents before a head reads them, whenever it is in evaluation mode.
 
     A `Readout` (say, `Prototypes`) takes the place of the head's scores instead; aligned latents reach it if there is
-    an aligner on the same head.
+    an aligner on the same head (which is refused for a readout that aligns by itself, as the one of `fit_blend` does).
 
     Nothing else changes: training is untouched, no parameter or `state_dict` entry is added, no label is seen. Works
     under `no_grad`, `inference_mode` and autocast, for heads with any kind of output, under `nn.DataParallel`, and in
@@ -184,13 +184,14 @@ def attach(
         outputs: Which outputs are read off aligned latents, instead of a gate: the others are read off the latents as
             they are. For heads that a softmax follows and that do not change their input in place; made for detectors.
         argument: Which argument of the head is the latent: a position or a keyword.
-        replace: Take the place of an aligner that is already attached to this head, instead of raising.
+        replace: Take the place of what on this head does not go with the new one, instead of raising.
 
     Returns:
         The attachment; `detach()` it, or use it in a `with` statement.
 
     Raises:
-        AttachError: If there is no such head, or if it already carries an aligner.
+        AttachError: If there is no such head, if it already carries something that does not go with the new one, or if
+            what is given is none that can be attached.
         NotFittedError: If the aligner or the gate has not learned anything yet.
 
     Example:
@@ -210,38 +211,20 @@ def attach(
     target = find_module(model, head) if isinstance(head, str) else head
     if not any(part is target for part in model.modules()):
         raise AttachError("the given head is not a part of the given model")
-    aligner.require_fitted()
-    dim = aligner.takes if isinstance(aligner, Readout) else aligner.dim
-    if isinstance(target, nn.Linear) and dim not in (None, target.in_features):
-        what = "readout" if isinstance(aligner, Readout) else "aligner"
-        raise AttachError(f"this head reads latents of dimension {target.in_features}, the {what}'s is {dim}")
+    _check(target, aligner, gate, outputs)
+    made: Attachment | OutputsAttachment | ReadoutAttachment
     if isinstance(aligner, Readout):
-        if gate is not None or outputs is not None:
-            raise AttachError("a gate or outputs choose what is aligned; a readout has no use for either")
-        _refuse_both(target, OutputsAttachment)
         made = ReadoutAttachment(model, target, aligner, argument)
-        _clear(target, ReadoutAttachment, "a readout", replace=replace)
+    elif outputs is not None:
+        made = OutputsAttachment(model, target, aligner, outputs, argument)
+    else:
+        made = Attachment(model, target, aligner, gate if gate is not None else Always(), argument)
+    _make_room(target, made, replace=replace)
+    if isinstance(made, Attachment):
+        target.register_forward_pre_hook(made, with_kwargs=True)
+    else:
         target.register_forward_hook(made, with_kwargs=True)
-        return made
-    if aligner.direction == "forward":
-        raise AttachError(
-            "this aligner was fitted forward, from the previous model's latents to the current one's: it moves "
-            'Prototypes; fit one with direction="backward" to attach it'
-        )
-    if outputs is not None and gate is not None:
-        raise AttachError("give a gate, which chooses latents, or outputs, not both")
-    gate = gate if gate is not None else Always()
-    gate.require_fitted()
-    if outputs is not None:
-        _refuse_both(target, ReadoutAttachment)
-    _clear(target, (Attachment, OutputsAttachment), "an aligner", replace=replace)
-    if outputs is not None:
-        split = OutputsAttachment(model, target, aligner, outputs, argument)
-        target.register_forward_hook(split, with_kwargs=True)
-        return split
-    attachment = Attachment(model, target, aligner, gate, argument)
-    target.register_forward_pre_hook(attachment, with_kwargs=True)
-    return attachment
+    return made
 
 
 def detach(model: nn.Module) -> int:
@@ -265,21 +248,47 @@ def detach(model: nn.Module) -> int:
     return len(found)
 
 
-def _refuse_both(head: nn.Module, other: type[HeadHook]) -> None:
-    """Raise where one of two that both rewrite a head's scores is there already."""
-    if any(isinstance(hook, other) for hook in hooks_of(head)):
+def _check(head: nn.Module, aligner: Any, gate: Any, outputs: Any) -> None:
+    """Raise if these are no parts that can be attached, together and to this head."""
+    if not isinstance(aligner, Aligner | Readout):
+        raise AttachError(f"an Aligner or a Readout can be attached, not a {type(aligner).__name__}")
+    if not isinstance(gate, Gate | None):
+        raise AttachError(f"gate must be a Gate, such as ByPrediction(known=50), got a {type(gate).__name__}")
+    if not isinstance(outputs, OldOutputs | None):
+        raise AttachError(f"outputs must be OldOutputs, such as OldOutputs(range(50)), got a {type(outputs).__name__}")
+    aligner.require_fitted()
+    dim = aligner.takes if isinstance(aligner, Readout) else aligner.dim
+    if isinstance(head, nn.Linear) and dim not in (None, head.in_features):
+        what = "readout" if isinstance(aligner, Readout) else "aligner"
+        raise AttachError(f"this head reads latents of dimension {head.in_features}, the {what}'s is {dim}")
+    if isinstance(aligner, Readout) and not (gate is None and outputs is None):
+        raise AttachError("a gate or outputs choose what is aligned; a readout has no use for either")
+    if isinstance(aligner, Aligner) and aligner.direction == "forward":
         raise AttachError(
-            "a readout and an aligner for some outputs both rewrite this head's scores: detach() the other"
+            "this aligner was fitted forward, from the previous model's latents to the current one's: it moves "
+            'Prototypes; fit one with direction="backward" to attach it'
         )
+    if gate is not None and outputs is not None:
+        raise AttachError("give a gate, which chooses latents, or outputs, not both")
+    if gate is not None:
+        gate.require_fitted()
 
 
-def _clear(head: nn.Module, kind: type[HeadHook] | tuple[type[HeadHook], ...], what: str, *, replace: bool) -> None:
-    """Make room on a head, or say that there is none."""
-    there = [hook for hook in hooks_of(head) if isinstance(hook, kind)]
-    if there and not replace:
+def _make_room(head: nn.Module, new: HeadHook, *, replace: bool) -> None:
+    """Take off what the new one cannot stand beside, or raise where there is such a thing."""
+    in_the_way = [hook for hook in hooks_of(head) if not _go_together(new, hook)]
+    if in_the_way and not replace:
+        names = " and ".join(type(hook).__name__ for hook in in_the_way)
         raise AttachError(
-            f"this head already carries {what}: detach() that one first, or attach with replace=True "
-            "(two would work one after the other)"
+            f"this head already carries something that moves latents or rewrites scores ({names}): detach() it first, "
+            "or attach with replace=True (two would work one after the other)"
         )
-    for attachment in there:
-        attachment.detach()
+    for hook in in_the_way:
+        hook.detach()
+
+
+def _go_together(one: HeadHook, other: HeadHook) -> bool:
+    """An aligner in front of a head and a readout behind it do, if the readout does not align by itself."""
+    readouts = [hook.readout for hook in (one, other) if isinstance(hook, ReadoutAttachment)]
+    aligners = [hook for hook in (one, other) if isinstance(hook, Attachment)]
+    return len(readouts) == len(aligners) == 1 and not any(isinstance(p, Aligned) for p in readouts[0].modules())

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from eli.accuracy import balanced_accuracy
-from eli.checks import check_labels, check_rows
+from eli.checks import check_labels, check_rows, check_whole, whole_numbers
 from eli.errors import LatentError, OptionError
 from eli.langevin import compute_dtype
 from eli.offset import best_offsets, offset_scores
@@ -77,8 +77,7 @@ class Blend(Readout):
         super().__init__()
         if not parts:
             raise OptionError("a Blend needs at least one part")
-        if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
-            raise OptionError(f"steps must be a whole number >= 1, got {steps!r}")
+        steps = check_whole(steps, "steps", least=1)
         if not caution >= 0:
             raise OptionError(f"caution must be a number >= 0, got {caution!r}")
         if math.comb(steps + len(parts) - 1, steps) > _MOST:
@@ -116,12 +115,12 @@ class Blend(Readout):
         """
         check_rows(z, "latents")
         check_labels(labels, len(z))
-        old = self.ends[-1]
+        # Numbers of a small type would be compared with `old` as if it were one of these.
+        labels, old = labels.cpu().long(), self.ends[-1]
         if not ((labels < old).any() and (labels >= old).any()):
             raise LatentError(f"a choice between old and new needs latents of both: labels below {old}, and others")
         for part in self._parts():
             part.require_fitted()
-        labels = labels.cpu().long()
         with torch.no_grad():
             given = [part.left_out(z, labels.to(z.device), logits=logits) for part in self._parts()]
         scores = _standard([part.detach().cpu().double() for part in given])
@@ -184,9 +183,12 @@ class Blend(Readout):
 
 def task_ends(known: int | Sequence[int]) -> list[int]:
     """`known` as it may be given to a `Blend`, checked: how many classes there were after each task but the last."""
-    ends = list(known) if isinstance(known, Sequence) else [known]
-    whole = all(isinstance(number, int) and not isinstance(number, bool) for number in ends)
-    if not ends or not whole or any(a >= b for a, b in pairwise([0, *ends])):
+    try:
+        found = whole_numbers(known)
+    except TypeError:
+        found = []
+    ends = [found] if isinstance(found, int) else found
+    if not ends or any(a >= b for a, b in pairwise([0, *ends])):
         raise OptionError(f"known must be a whole number >= 1, or several that grow, got {known!r}")
     return ends
 
@@ -203,8 +205,8 @@ class _Tried(NamedTuple):
     def of(cls, weights: tuple[float, ...], scores: Tensor, labels: Tensor, *, ends: Sequence[int]) -> _Tried:
         summed = _sum(weights, scores)
         # A row whose own class a part has no score for cannot be won by any offset: it must not choose one.
-        own = scores[:, torch.arange(len(labels)), labels]
-        fair = (own[torch.tensor(weights) > 0] > _NEVER / 2).all(dim=0)
+        own = scores[:, torch.arange(len(labels), device=labels.device), labels]
+        fair = (own[own.new_tensor(weights) > 0] > _NEVER / 2).all(dim=0)
         offsets = best_offsets(summed[fair], labels[fair], ends=ends)
         right = offset_scores(summed, offsets, ends=ends).argmax(dim=1) == labels
         uneven = sum((weight - 1 / len(weights)) ** 2 for weight in weights)

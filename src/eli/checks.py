@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import operator
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from eli.errors import LatentError, OptionError
+
+_WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 def check_tensor(z: object, what: str) -> None:
@@ -57,14 +62,51 @@ def check_rows(z: Tensor, what: str) -> None:
 def check_labels(labels: Tensor, rows: int) -> None:
     """Raise if `labels` are not one class for each of so many rows."""
     check_tensor(labels, "labels")
-    if labels.shape != (rows,) or labels.dtype not in (torch.int64, torch.int32) or int(labels.min()) < 0:
-        raise LatentError(f"labels must be {rows} whole numbers >= 0, got {labels.dtype} {tuple(labels.shape)}")
+    if labels.shape != (rows,) or labels.dtype not in _WHOLE:
+        raise LatentError(f"labels must be {rows} whole numbers, got {labels.dtype} {tuple(labels.shape)}")
+    if int(labels.min()) < 0:
+        raise LatentError(f"labels must be >= 0, there is a {int(labels.min())}: take rows without a class out")
 
 
-def check_seed(seed: int) -> None:
-    """Raise if `seed` is not one that both torch and numpy take."""
-    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**63:
-        raise OptionError(f"seed must be a whole number >= 0 (and below 2**63), got {seed!r}")
+def whole_number(number: Any) -> int:
+    """A plain number from whatever counts as a whole one (numpy's and torch's too).
+
+    Raises:
+        TypeError: It is none; a truth value is none.
+    """
+    # A truth value of torch's would pass for 0 or 1 as well.
+    if isinstance(number, bool) or getattr(number, "dtype", None) == torch.bool:
+        raise TypeError("a truth value is no whole number")
+    return operator.index(number)
+
+
+def whole_numbers(given: Any) -> int | list[int]:
+    """One plain number, or a list of them from a sequence, an array or a tensor.
+
+    Raises:
+        TypeError: There is something else among them.
+    """
+    single = hasattr(given, "__index__") and not getattr(given, "ndim", 0)
+    return whole_number(given) if single else [*map(whole_number, given)]
+
+
+def check_whole(number: Any, what: str, *, least: int) -> int:
+    """An option as a plain number; an error if it is no whole one, or too small."""
+    try:
+        found = whole_number(number)
+    except TypeError:
+        found = least - 1
+    if found < least:
+        raise OptionError(f"{what} must be a whole number >= {least}, got {number!r}")
+    return found
+
+
+def check_seed(seed: Any) -> int:
+    """A seed as a plain number; an error if it is not one that both torch and numpy take."""
+    found = check_whole(seed, "seed", least=0)
+    if found >= 2**63:
+        raise OptionError(f"seed must be below 2**63, got {seed!r}")
+    return found
 
 
 def check_weights(where: Tensor, z: Tensor) -> Tensor:

@@ -88,9 +88,8 @@ class RandomShift(_Shift):
         super().__init__()
         if norm is not None and not (math.isfinite(norm) and norm >= 0):
             raise OptionError(f"norm must be a finite number >= 0, or None, got {norm!r}")
-        check_seed(seed)
         self.norm = norm
-        self.seed = seed
+        self.seed = check_seed(seed)
 
     def config(self) -> dict[str, Any]:
         """The options this aligner was made with."""

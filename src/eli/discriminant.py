@@ -94,12 +94,12 @@ class Discriminant(Readout):
         rows = F.normalize(z.detach().cpu().double(), dim=1)
         within = rows - means[labels.cpu().long()]
         covariance = within.t() @ within / len(rows)
-        scale, identity = covariance.diagonal().mean(), torch.eye(z.shape[1], dtype=torch.float64)
+        scale, identity = covariance.diagonal().mean(), torch.eye(z.shape[1], dtype=torch.float64, device="cpu")
         shrunk = (1 - self.shrinkage) * covariance + self.shrinkage * scale * identity
         # One latent of each class says nothing of how classes spread (and equal ones differ by rounding alone): what is
         # left is the nearest mean.
         if scale < _NO_SPREAD:
-            shrunk, scale = identity, torch.ones((), dtype=torch.float64)
+            shrunk, scale = identity, identity.new_ones(())
         factor, failed = torch.linalg.cholesky_ex(shrunk)
         if int(failed):
             raise LatentError(

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from eli.accuracy import balanced_accuracy
 from eli.aligner import Aligner
-from eli.checks import check_labels, check_rows
+from eli.checks import check_labels, check_rows, check_whole
 from eli.errors import LatentError, OptionError
 from eli.gates import Gate, Head, logits_of
 
@@ -77,6 +77,9 @@ class Dose(Gate):
         """
         check_rows(z, "latents")
         check_labels(labels, len(z))
+        known = check_whole(known, "known", least=0)
+        # Numbers of a small type would be compared with `known` as if it were one of these.
+        labels = labels.long()
         if not (labels >= known).any():
             raise LatentError(f"there is no latent of a new class: no label from {known} on")
         generator = torch.Generator().manual_seed(0)
@@ -88,8 +91,9 @@ class Dose(Gate):
             undosed = _accuracy(head, z, labels.to(z.device))
             kept = [number for number, value in enumerate(found) if value >= (1 - self.tolerance) * undosed]
             best = kept[-1] if kept else 0
-        self._build(z.shape[1])
-        self.strength = torch.tensor(self.shares[best], device=z.device)
+        with torch.inference_mode(False):
+            self._build(z.shape[1])
+            self.strength = torch.tensor(self.shares[best], device=z.device)
         return self
 
     def forward(self, z: Tensor, *, head: Head | None = None, aligner: Aligner | None = None) -> Tensor:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from eli.checks import whole_number
 from eli.errors import LatentError, OptionError
 
 
@@ -50,13 +51,17 @@ class EnergyModel(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        widths = (dim, *hidden, 1)
-        if any(not isinstance(width, int) or width < 1 for width in widths):
-            raise OptionError(f"dim and hidden must be positive whole numbers, got dim={dim}, hidden={tuple(hidden)}")
+        given = (dim, *hidden)
+        try:
+            widths = [*map(whole_number, given), 1]
+        except TypeError:
+            widths = [0]
+        if min(widths) < 1:
+            raise OptionError(f"dim and hidden must be positive whole numbers, got dim={dim}, hidden={given[1:]}")
         if not (math.isfinite(slope) and slope >= 0):
             raise OptionError(f"slope must be a finite number >= 0, got {slope}")
-        self.dim = dim
-        self.hidden = tuple(hidden)
+        self.dim = widths[0]
+        self.hidden = tuple(widths[1:-1])
         self.slope = float(slope)
         # skip_init: nn.Linear's own initialisation would draw from the global random state of the caller.
         self.layers = nn.ModuleList(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from eli.aligner import Aligner, FitReport, Progress
-from eli.checks import check_finite, check_seed
+from eli.checks import check_finite, check_seed, check_whole
 from eli.energy import EnergyModel
 from eli.energy_training import Training, train_energy
 from eli.errors import LatentError, OptionError
@@ -84,15 +84,15 @@ class EnergyAligner(Aligner):
         if not isinstance(hidden, Iterable):
             raise OptionError(f"hidden must be the widths of the hidden layers, such as (64, 64) or (), got {hidden!r}")
         self.hidden = tuple(hidden)
-        self.iterations = iterations
+        self.iterations = check_whole(iterations, "iterations", least=1)
         self.learning_rate = learning_rate
-        self.batch_size = batch_size
-        self.steps = steps
+        self.batch_size = check_whole(batch_size, "batch_size", least=1)
+        self.steps = check_whole(steps, "steps", least=0)
         self.step_size = step_size
         self.noise = noise
         self.half_step = half_step
         self.ema_decay = ema_decay
-        self.seed = seed
+        self.seed = check_seed(seed)
         self.energy: EnergyModel | None = None
         self._check_options()
 
@@ -157,14 +157,9 @@ class EnergyAligner(Aligner):
 
     def _check_options(self) -> None:
         Schedule.checked(self.steps, self.step_size, self.noise, self.half_step)
-        for name in ("iterations", "batch_size"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
-                raise OptionError(f"{name} must be a whole number >= 1, got {value!r}")
         if not (math.isfinite(self.learning_rate) and self.learning_rate > 0):
             raise OptionError(f"learning_rate must be a finite number > 0, got {self.learning_rate!r}")
         if not 0 <= self.ema_decay < 1:
             raise OptionError(f"ema_decay must be in [0, 1), got {self.ema_decay!r}")
-        check_seed(self.seed)
         # A generator of its own: to check options is no reason to draw from the caller's random numbers.
-        EnergyModel(1, self.hidden, generator=torch.Generator())
+        self.hidden = EnergyModel(1, self.hidden, generator=torch.Generator()).hidden

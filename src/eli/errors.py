@@ -20,7 +20,10 @@ class OptionError(EliError, ValueError):
 
 
 class AttachError(EliError, RuntimeError):
-    """A head that cannot be found, already carries an aligner, or is called in a way that hides the latent."""
+    """A head that cannot be found, carries what does not go with the new one, or is called so that no latent is seen.
+
+    Also raised for what cannot be attached at all.
+    """
 
 
 class FileFormatError(EliError, ValueError):

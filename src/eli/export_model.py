@@ -19,6 +19,9 @@ from eli.hooks import HeadHook
 from eli.prototypes import NearestMean, Prototypes
 from eli.readout import Aligned, Readout
 
+# What gives their scores without the checks of `forward`, which no graph can hold.
+_UNCHECKED = {Prototypes: "cosines", NearestMean: "cosines", Discriminant: "scores"}
+
 
 class TracedReadout(nn.Module):
     """A readout that can be recorded; called as readouts are.
@@ -43,6 +46,9 @@ class TracedReadout(nn.Module):
             self.offsets, self.ends = readout.offsets.tolist(), readout.ends
         else:
             self.readout = readout
+        # A subclass with a rule of its own must not be taken for one that is known here. Asked now, since torch shows
+        # its recorder a module that stands in two places as one of another class.
+        self.rule = _UNCHECKED.get(type(readout))
         self.inner = nn.ModuleList(TracedReadout(part) for part in inner)
 
     def forward(self, z: Tensor, *, logits: Tensor | None = None) -> Tensor:
@@ -53,11 +59,8 @@ class TracedReadout(nn.Module):
         elif self.readout is None:
             given = [part(z, logits=logits) for part in self.inner]
             scores = blended(self.weights, given, offsets=self.offsets, ends=self.ends)
-        # A subclass with a rule of its own must not be taken for the one that is known here.
-        elif isinstance(self.readout, Prototypes) and type(self.readout) in (Prototypes, NearestMean):
-            scores = self.readout.cosines(z)
-        elif type(self.readout) is Discriminant:
-            scores = self.readout.scores(z)
+        elif self.rule is not None:
+            scores = getattr(self.readout, self.rule)(z)
         else:
             scores = self.readout(z, logits=logits)
         return scores
@@ -106,15 +109,19 @@ def ready_readout(readout: Readout, *, drop_noise: bool) -> Readout:
     """
     readout.require_fitted()
     made = copy.deepcopy(readout).cpu().float().eval()
-    _quieten(made, drop_noise=drop_noise)
+    _prepare(made, drop_noise=drop_noise)
     return made
 
 
-def _quieten(readout: Readout, *, drop_noise: bool) -> None:
-    """Exchange the aligners that a graph will hold; parts without a vote are not in it."""
+def _prepare(readout: Readout, *, drop_noise: bool) -> None:
+    """Exchange the aligners that a graph will hold, and drop what it has no use for; parts without a vote stay out."""
     if isinstance(readout, Aligned):
         readout.aligner = deterministic(readout.aligner, drop_noise=drop_noise)
-        _quieten(readout.readout, drop_noise=drop_noise)
+        _prepare(readout.readout, drop_noise=drop_noise)
     elif isinstance(readout, Blend):
         for part in readout.voters()[1]:
-            _quieten(part, drop_noise=drop_noise)
+            _prepare(part, drop_noise=drop_noise)
+    elif type(readout) is Discriminant:
+        # Nine tenths of its numbers, which `left_out` alone has a use for. It may stand in two parts, and be met twice.
+        for name in ("precision", "means"):
+            readout._buffers.pop(name, None)

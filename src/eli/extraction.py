@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from eli.checks import check_labels, check_rows
+from eli.checks import check_labels, check_rows, check_whole
 from eli.errors import AttachError, LatentError, OptionError
 from eli.heads import find_module, latent_of
 
@@ -22,7 +22,8 @@ from eli.heads import find_module, latent_of
 class Latents(nn.Module):
     """The latents that reach a head inside a model, as a callable from inputs to latents.
 
-    Runs the whole model and catches what goes into the head, before any aligner that is attached there.
+    Runs the whole model and catches what goes into the head, before any aligner that is attached there. Called by
+    yourself, it runs the model as it is: `model.eval()` first. What fits or adds latents sees to that by itself.
 
     Args:
         model: Any module.
@@ -80,8 +81,7 @@ def extract_pairs(
     seed: int = 0,
 ) -> tuple[Tensor, Tensor]:
     """Latents of the same inputs under both models, each `(N, D)`; the arguments are those of `Aligner.fit`."""
-    if not isinstance(passes, int) or passes < 1:
-        raise OptionError(f"passes must be a whole number >= 1, got {passes!r}")
+    passes = check_whole(passes, "passes", least=1)
     if mixup is not None and not (math.isfinite(mixup) and mixup > 0):
         raise OptionError(f"mixup must be a finite number > 0, or None, got {mixup!r}")
     where = device if device is not None else _device_of(current)
@@ -133,7 +133,10 @@ def extract_labelled(
             classes = classes.long()
             lengths = [len(z) for z in latents]
             if lengths != [len(classes)] * len(models):
-                raise LatentError(f"a batch has {lengths} latents but {len(classes)} classes")
+                raise LatentError(
+                    f"a batch has {lengths} latents but {len(classes)} classes: one whole number for each latent is "
+                    "needed (not one-hot rows); say with labels=... where they are"
+                )
             found.append([*latents, classes])
     if not found:
         raise LatentError("data gave no batch: there is nothing to learn from")
@@ -179,6 +182,12 @@ def _rows(z: Any, which: str) -> Tensor:
     if not isinstance(z, Tensor) or z.ndim < 2:
         shape = tuple(z.shape) if isinstance(z, Tensor) else type(z).__name__
         raise LatentError(f"{which} must return latents (N, D), got {shape}: see eli.Latents to read them off a model")
+    if z.ndim > 3:
+        raise LatentError(
+            f"{which} returns feature maps {tuple(z.shape)}, not latents (N, D) or (N, tokens, D): name the layer that "
+            "reads them once they are flat (inside a head that flattens them itself, its linear layer), or flatten "
+            "all but the last dimension yourself"
+        )
     return z.reshape(-1, z.shape[-1])
 
 

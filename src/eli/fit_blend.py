@@ -62,7 +62,7 @@ def fit_blend(
         new: Batches of training data of the new classes: inputs first, classes second.
         exemplars: Batches of some training data of all classes, old and new.
         known: Number of old classes, which are the head's first outputs; or, where they came in several tasks, how many
-            there were after each of these: `[50, 60, 70]`.
+            there were after each of these: `[50, 60, 70]` (not the classes themselves).
         prototypes: Class means of the old classes in the previous model's space. They are not changed: the blend has a
             copy that was moved forward and holds the new classes as well (`blend.prototypes`: keep them for the next
             time).
@@ -90,12 +90,19 @@ def fit_blend(
         >>> scores.shape
         torch.Size([3, 4])
     """
+    if not isinstance(head, str):
+        raise OptionError('give the name of the head, "fc" say: it is looked for in both models')
     if exemplars is not None and prototypes is not None:
         raise OptionError("give exemplars or prototypes: where there are exemplars, prototypes add nothing")
     if exemplars is None and prototypes is None:
         raise OptionError(
             "a blend needs something of the old classes: some images of all classes (exemplars=...), or their class "
             "means from before (prototypes=...); with neither, attach an aligner with a gate, say eli.ByPrediction"
+        )
+    if prototypes is not None and type(prototypes) is not Prototypes:
+        raise OptionError(
+            f"prototypes must be eli.Prototypes, which can be moved forward (blend.prototypes of the last time, say), "
+            f"got a {type(prototypes).__name__}"
         )
     old = task_ends(known)[-1]
     before, after = (Latents(model, head, argument=argument) for model in (previous, current))
@@ -105,17 +112,18 @@ def fit_blend(
     (z_prev, z_cur), classes = read([before, after], new)
     if bool((classes < old).any()):
         raise LatentError(f"there is class {int(classes.min())} among the new data, but {old} old classes")
+    # Whoever gives too few old classes has none of the next ones here.
+    _check_all_there(torch.bincount(classes)[old:], int(classes.max()) + 1 - old, "new sample", first=old)
     if prototypes is not None:
         if prototypes.require_fitted() != z_cur.shape[1]:
             raise LatentError(f"the prototypes have dimension {prototypes.dim}, the latents {z_cur.shape[1]}")
         _check_all_there(prototypes.counts[:old], old, "prototype")
-        _check_all_there(torch.bincount(classes)[old:], int(classes.max()) + 1 - old, "new sample", first=old)
         back = (aligner if aligner is not None else Ridge()).fit_latents(z_prev, z_cur)
         forward = Ridge().fit_latents(z_prev, z_cur, direction="forward")
         return blend_prototypes(back, forward, read_head, prototypes, Labelled(z_cur, classes), known=known)
     assert exemplars is not None  # noqa: S101  (for the type checker: see above)
     (z,), kept = read([after], exemplars)
-    _check_all_there(torch.bincount(kept), int(classes.max()) + 1, "exemplar")
+    _check_all_there(torch.bincount(kept), int(classes.max()) + 1, "exemplar (of old and new classes)")
     back = (aligner if aligner is not None else EnergyAligner()).fit_latents(z_prev, z_cur)
     return blend_exemplars(back, read_head, Labelled(z, kept), known=known)
 
@@ -196,9 +204,13 @@ def _reader(latents: Latents) -> Head:
             f"a blend calls the head with latents alone: argument must be 0 or a keyword, not {argument!r}"
         )
 
+    weight = next((p for p in part.parameters() if p.is_floating_point()), None)
+
     def read(z: Tensor) -> Any:
+        # A model that sets autocast by itself hands its head latents of another type than the head's own.
+        z = z.clone() if weight is None or torch.is_autocast_enabled(z.device.type) else z.to(weight.dtype, copy=True)
         with evaluating(part):
             # `forward`, not a call: a call would run what is attached.
-            return part.forward(z.clone()) if argument == 0 else part.forward(**{str(argument): z.clone()})
+            return part.forward(z) if argument == 0 else part.forward(**{str(argument): z})
 
     return read

@@ -6,16 +6,16 @@ Imported by `attach.py` and by evaluations.
 
 from __future__ import annotations
 
+import copy
 import math
-import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from eli.aligner import Aligner
-from eli.checks import check_rows
+from eli.checks import check_rows, whole_numbers
 from eli.errors import LatentError, NotFittedError, OptionError
 from eli.probe import fit_logistic
 from eli.storage import Storable
@@ -99,7 +99,8 @@ class ByPrediction(Gate):
     """Aligns what the current head itself takes for an old class, before alignment.
 
     Args:
-        known: Number of old classes, if they are the head's first outputs; or the indices of the old classes' outputs.
+        known: Number of old classes, if they are the head's first outputs; or the indices of the old classes' outputs
+            (not numbers of classes after each task, as a `Blend` takes them).
         soft: Weight each row by the probability (softmax) of the old classes instead of asking only for the top one.
         logits: Takes the logits out of what the head returns. By default: a tensor as it is, the entry "logits" of a
             mapping (or its only entry), the first entry of a tuple or list.
@@ -120,7 +121,7 @@ class ByPrediction(Gate):
     ) -> None:
         super().__init__()
         try:
-            self.known: int | list[int] = _whole(known)
+            self.known: int | list[int] = whole_numbers(known)
         except TypeError:
             self.known = []
         old = list(range(self.known)) if isinstance(self.known, int) else self.known
@@ -158,7 +159,8 @@ class ByEnergy(Gate):
     """Aligns latents whose energy is below a threshold: they look like the previous model's.
 
     Call `calibrate` once, on latents of the *current* model: the threshold is a quantile of the energies of new-task
-    latents or, when latents of old samples (exemplars) exist, the value that tells the two apart best.
+    latents or, when latents of old samples (exemplars) exist, the value that tells the two apart best; none is
+    aligned where no value does better than chance.
 
     Args:
         quantile: The share of new-task latents that falls below the threshold when only those are given.
@@ -201,8 +203,9 @@ class ByEnergy(Gate):
             threshold = torch.quantile(new.cpu().double(), self.quantile).to(new)
         else:
             threshold = _best_threshold(_energies(aligner, z_old).to(new.device), new).to(new.device)
-        self._build(z_new.shape[-1])
-        self.threshold = threshold
+        with torch.inference_mode(False):
+            self._build(z_new.shape[-1])
+            self.threshold = threshold.clone()
         return self
 
     def forward(self, z: Tensor, *, head: Head | None = None, aligner: Aligner | None = None) -> Tensor:
@@ -256,8 +259,9 @@ class ByProbe(Gate):
             raise LatentError(f"z_old has dimension {z_old.shape[1]}, z_new {z_new.shape[1]}: same model, same layer?")
         with torch.autocast(z_old.device.type, enabled=False):
             weight, bias = fit_logistic(z_old.detach(), z_new.detach().to(z_old.device), penalty=self.penalty)
-        self._build(z_new.shape[1])
-        self.weight, self.bias = weight, bias
+        with torch.inference_mode(False):
+            self._build(z_new.shape[1])
+            self.weight, self.bias = weight.clone(), bias.clone()
         return self
 
     def forward(self, z: Tensor, *, head: Head | None = None, aligner: Aligner | None = None) -> Tensor:
@@ -270,19 +274,6 @@ class ByProbe(Gate):
         return score.sigmoid() if self.soft else score > 0
 
 
-def _whole(known: Any) -> int | list[int]:
-    """A whole number or a list of them, from whatever counts as one (numpy's and torch's too)."""
-    if isinstance(known, bool):
-        raise TypeError("a truth value is no number of classes")
-    return (
-        operator.index(known) if hasattr(known, "__index__") and not _has_rows(known) else [*map(operator.index, known)]
-    )
-
-
-def _has_rows(known: Any) -> bool:
-    return bool(getattr(known, "ndim", 0))
-
-
 def logits_of(output: Any) -> Tensor:
     """The logits in what a head returns: see `ByPrediction`."""
     if isinstance(output, Mapping) and ("logits" in output or len(output) == 1):
@@ -290,7 +281,10 @@ def logits_of(output: Any) -> Tensor:
     elif isinstance(output, tuple | list) and output:
         output = output[0]
     if not isinstance(output, Tensor):
-        raise OptionError(f"cannot find logits in a head's output of type {type(output).__name__}: give logits=...")
+        raise OptionError(
+            f"cannot find logits in a head's output of type {type(output).__name__}: expected a tensor, a tuple or "
+            'list that begins with one, or a mapping with one as "logits" (ByPrediction also takes logits=...)'
+        )
     return output
 
 
@@ -298,15 +292,23 @@ def with_logits(output: Any, logits: Tensor) -> Any:
     """What a head returned, with other logits in the place where `logits_of` finds them."""
     if isinstance(output, Mapping):
         key = "logits" if "logits" in output else next(iter(output))
-        changed: Any = dict(output)
-        changed[key] = logits
-        return changed
+        return with_entries(output, {key: logits})
     if isinstance(output, tuple | list):
-        changed = [logits, *output[1:]]
+        changed: Any = [logits, *output[1:]]
         if hasattr(output, "_fields"):  # a named tuple
             return type(output)(*changed)
         return type(output)(changed)
     return logits
+
+
+def with_entries(output: Mapping[str, Any], entries: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A mapping that a head returned with other entries, of the same type where that can be changed."""
+    if not isinstance(output, MutableMapping):
+        return {**output, **entries}
+    changed = copy.copy(output)
+    for key, value in entries.items():
+        changed[key] = value
+    return changed
 
 
 def _energies(aligner: Aligner, z: Tensor) -> Tensor:
@@ -322,12 +324,14 @@ def _energies(aligner: Aligner, z: Tensor) -> Tensor:
 def _best_threshold(old: Tensor, new: Tensor) -> Tensor:
     """The energy that maximises the mean of 'old below it' and 'new not below it'."""
     values, order = torch.cat([old, new]).cpu().sort()
-    share = torch.cat([torch.full((len(old),), 1 / len(old)), torch.full((len(new),), -1 / len(new))]).double()
+    weights = values.new_tensor([1 / len(old), -1 / len(new)], dtype=torch.float32)
+    share = weights.repeat_interleave(order.new_tensor([len(old), len(new)])).double()
     gain = share[order].cumsum(dim=0)
     # No threshold falls between equal values.
     gain[:-1][values[1:] == values[:-1]] = -math.inf
     best = int(gain.argmax())
-    if best == len(values) - 1:
-        return torch.full_like(values[best], math.inf)
+    # Energies that do not tell the two apart are no reason to align anything. (Sums of shares end in rounding, not 0.)
+    if gain[best] < 1e-6:
+        return torch.full_like(values[best], -math.inf)
     middle = (values[best] + values[best + 1]) / 2
     return middle if middle > values[best] else values[best + 1]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from eli.checks import check_whole
 from eli.energy import EnergyModel
 from eli.errors import LatentError, OptionError
 from eli.hidden_chain import HiddenChain, standard_normal
@@ -31,8 +32,7 @@ class Schedule:
     @classmethod
     def checked(cls, steps: int, step_size: float, noise: float, half_step: bool) -> Schedule:
         """From the options of `descend`, with their ranges checked."""
-        if not isinstance(steps, int) or steps < 0:
-            raise OptionError(f"steps must be a whole number >= 0, got {steps!r}")
+        steps = check_whole(steps, "steps", least=0)
         if not (math.isfinite(step_size) and step_size > 0):
             raise OptionError(f"step_size must be a finite number > 0, got {step_size!r}")
         if not (math.isfinite(noise) and noise >= 0):
@@ -99,8 +99,7 @@ def descend(
     schedule = Schedule.checked(steps, step_size, noise, half_step)
     if not z.is_floating_point() or z.ndim < 1:
         raise LatentError(f"latents must be a floating-point tensor (..., D), got {z.dtype} of shape {tuple(z.shape)}")
-    if block_rows is not None and (not isinstance(block_rows, int) or block_rows < 1):
-        raise OptionError(f"block_rows must be a whole number >= 1, got {block_rows!r}")
+    block_rows = None if block_rows is None else check_whole(block_rows, "block_rows", least=1)
     rows = z.detach().reshape(-1, z.shape[-1])
     with torch.autocast(z.device.type, enabled=False):
         # A subclass with an energy of its own must not be taken for the one that the shortcut knows.

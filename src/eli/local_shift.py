@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from eli.aligner import Aligner, FitReport, Progress
-from eli.checks import check_seed
+from eli.checks import check_seed, check_whole
 from eli.errors import OptionError
 from eli.langevin import compute_dtype
 
@@ -49,12 +49,9 @@ class LocalShift(Aligner):
         super().__init__()
         if not (math.isfinite(bandwidth) and bandwidth > 0):
             raise OptionError(f"bandwidth must be a finite number > 0, got {bandwidth!r}")
-        if not isinstance(anchors, int) or isinstance(anchors, bool) or anchors < 1:
-            raise OptionError(f"anchors must be a whole number >= 1, got {anchors!r}")
-        check_seed(seed)
         self.bandwidth = bandwidth
-        self.anchors = anchors
-        self.seed = seed
+        self.anchors = check_whole(anchors, "anchors", least=1)
+        self.seed = check_seed(seed)
 
     def config(self) -> dict[str, Any]:
         """The options this aligner was made with."""
@@ -68,7 +65,7 @@ class LocalShift(Aligner):
 
     def _learn(self, z_prev: Tensor, z_cur: Tensor, progress: Progress | None) -> FitReport:
         generator = torch.Generator().manual_seed(self.seed)
-        drawn = torch.randperm(len(z_cur), generator=generator)[: self.anchors]
+        drawn = torch.randperm(len(z_cur), generator=generator, device="cpu")[: self.anchors]
         chosen = drawn.sort().values.to(z_cur.device)
         self.points = z_cur[chosen]
         self.drifts = z_prev[chosen] - z_cur[chosen]

@@ -32,7 +32,7 @@ def best_offset(logits: Tensor, labels: Tensor, *, known: int) -> float:
     if_old, if_new = share * (as_old == labels), share * (as_new + known == labels)
     turn, order = (new_top - old_top).sort()
     # Interval k: the k rows with the smallest d are taken for old, the others for new.
-    gain = torch.cat([torch.zeros(1, dtype=share.dtype), (if_old - if_new)[order].cumsum(dim=0)]) + if_new.sum()
+    gain = torch.cat([share.new_zeros(1), (if_old - if_new)[order].cumsum(dim=0)]) + if_new.sum()
     offsets = _offsets(turn)
     # Between equal values there is no offset.
     real = torch.cat([turn.new_ones(1, dtype=torch.bool), turn[1:] > turn[:-1], turn.new_ones(1, dtype=torch.bool)])
@@ -75,7 +75,7 @@ def best_offsets(scores: Tensor, labels: Tensor, *, ends: Sequence[int]) -> tupl
     scores = scores.double()
     found = [0.0] * len(ends)
     turns: list[tuple[int, Tensor, Tensor, int]] = []
-    classes = torch.arange(scores.shape[1])
+    classes = torch.arange(scores.shape[1], device=scores.device)
     for task, (start, stop) in enumerate(pairwise([*ends, len(classes)])):
         inside = (classes >= start) & (classes < stop)
         if inside[labels].any() and not inside[labels].all():

@@ -6,15 +6,16 @@ Imported by `attach.py` and the bench.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from eli.checks import whole_number
 from eli.errors import LatentError, OptionError
-from eli.gates import logits_of, with_logits
+from eli.gates import logits_of, with_entries, with_logits
 from eli.langevin import compute_dtype
 
 _BOX = 4  # numbers of a box, which detectors' heads give for each output
@@ -29,7 +30,8 @@ class OldOutputs:
     that of the aligned latent, every other one that of the latent as it is, and background the smaller of its two. What
     is given back are logarithms, so that a softmax, an argmax or a detector's non-maximum suppression may follow as
     with any logits. These need not sum to 1: a softmax that follows makes two readings share that are both sure, and
-    adds to both where each gave probability to what the other decides.
+    adds to both where each gave probability to what the other decides. The second reading is the head's `forward`
+    alone: hooks of your own on that head (a temperature, say) see the first one only.
 
     Args:
         columns: Places of the old classes among the head's outputs: `range(50)`, say, or `range(1, 51)` for a
@@ -48,13 +50,19 @@ class OldOutputs:
     background: int | None = None
 
     def __post_init__(self) -> None:
-        columns = list(self.columns)
-        if not columns or not all(map(_is_place, columns)) or len(set(columns)) < len(columns):
+        # Kept as plain numbers, whatever they came as: an iterator can be gone through only once.
+        columns = _places(self.columns)
+        if not columns or len(set(columns)) < len(columns):
             raise OptionError(f"columns must be different whole numbers >= 0, one at least, got {self.columns!r}")
-        if self.background is not None and (not _is_place(self.background) or self.background in columns):
+        object.__setattr__(self, "columns", columns)
+        if self.background is None:
+            return
+        background = _places([self.background])
+        if not background or background[0] in columns:
             raise OptionError(
                 f"background must be the place of an output that is no old class, got {self.background!r}"
             )
+        object.__setattr__(self, "background", background[0])
 
     def read(self, as_it_is: Any, aligned: Any) -> Any:
         """What a head says of latents and of the same aligned, as one; in the form of the first.
@@ -84,7 +92,7 @@ class OldOutputs:
 
         merged = with_logits(as_it_is, self._scores(here, there, old))
         if isinstance(merged, Mapping):
-            return {name: split(value, aligned[name]) for name, value in merged.items()}
+            return with_entries(merged, {name: split(value, aligned[name]) for name, value in merged.items()})
         if isinstance(merged, tuple | list):
             parts = [split(mine, theirs) for mine, theirs in zip(merged, aligned, strict=True)]
             return type(merged)(*parts) if hasattr(merged, "_fields") else type(merged)(parts)
@@ -100,5 +108,10 @@ class OldOutputs:
         return merged.clamp(min=_LEAST).log().to(here.dtype)
 
 
-def _is_place(number: Any) -> bool:
-    return isinstance(number, int) and not isinstance(number, bool) and number >= 0
+def _places(given: Iterable[Any]) -> tuple[int, ...]:
+    """Places among outputs as plain numbers; none where one of them is no place."""
+    try:
+        places = tuple(map(whole_number, given))
+    except TypeError:
+        return ()
+    return places if all(place >= 0 for place in places) else ()

@@ -5,15 +5,17 @@ Contract: `readout.py`. Imported by the bench as well.
 
 from __future__ import annotations
 
-from typing import ClassVar, Self
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from eli.aligner import Aligner
-from eli.checks import check_labels, check_rows
+from eli.checks import check_labels, check_rows, check_whole
 from eli.errors import LatentError, OptionError
+from eli.extraction import extract_labelled
 from eli.langevin import compute_dtype
 from eli.readout import Readout, same_noise
 
@@ -24,9 +26,10 @@ class Prototypes(Readout):
     A model that goes on learning leaves its prototypes behind. An aligner that was fitted *forward* on data of the new
     classes moves them after it, so that no old image and no gate is needed::
 
-        prototypes = eli.Prototypes().add(latents, labels)                       # after the first task
-        forward = eli.LocalShift().fit(before, after, loader, direction="forward")
-        prototypes.move(forward).add(new_latents, new_labels)                     # after each later one
+        before, after = eli.Latents(old_model, "fc"), eli.Latents(model, "fc")
+        prototypes = eli.Prototypes().add_data(before, loader)                    # after the first task
+        forward = eli.LocalShift().fit(before, after, new_loader, direction="forward")
+        prototypes.move(forward).add_data(after, new_loader)                      # after each later one
         eli.attach(model, "fc", prototypes)
 
     The score of class c is the cosine of the angle between a latent and its prototype.
@@ -82,7 +85,7 @@ class Prototypes(Readout):
         if twice:
             raise OptionError(f"class {twice[0]} has a prototype already; add each class once, when it is learned")
         # On the CPU, since not every accelerator has float64.
-        sums = torch.zeros(len(counts), z.shape[1], dtype=torch.float64)
+        sums = torch.zeros(len(counts), z.shape[1], dtype=torch.float64, device="cpu")
         sums.index_add_(0, labels.cpu(), z.cpu().double())
         means = (sums / counts.cpu().clamp(min=1).unsqueeze(1)).to(z.device, compute_dtype(z))
         if self.fitted:
@@ -93,6 +96,27 @@ class Prototypes(Readout):
             self._build(z.shape[1])
             self.means, self.counts = means.clone(), counts.clone()
         return self
+
+    def add_data(
+        self,
+        model: Callable[[Any], Tensor],
+        data: Iterable[Any],
+        *,
+        inputs: Callable[[Any], Any] | None = None,
+        labels: Callable[[Any], Any] | None = None,
+        device: torch.device | str | None = None,
+    ) -> Self:
+        """`add` of the latents of labelled data, which are read off a model in evaluation mode.
+
+        Args:
+            model: Inputs to latents: `eli.Latents(model, "fc")`, say.
+            data: Batches of training data of the classes that were learned: inputs first, classes second.
+            inputs: Takes the model's input out of a batch, when it is not simply the first entry.
+            labels: Takes the classes out of a batch, when they are not simply the second entry.
+            device: Where to run the inputs; by default where the model's parameters are.
+        """
+        (z,), classes = extract_labelled([model], data, inputs=inputs, labels=labels, device=device)
+        return self.add(z, classes)
 
     def move(self, aligner: Aligner) -> Self:
         """Move all prototypes into the space of the current model.
@@ -109,7 +133,8 @@ class Prototypes(Readout):
         there = self.counts > 0
         moved = self.means.clone()
         moved[there] = aligner.align(self.means[there], generator=same_noise(self.means))
-        self.means = moved
+        with torch.inference_mode(False):
+            self.means = moved.clone()
         return self
 
     def stand_ins(self, z: Tensor, labels: Tensor, *, per_class: int = 20, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -130,8 +155,7 @@ class Prototypes(Readout):
         check_rows(z, "latents")
         self._check(z)
         check_labels(labels, len(z))
-        if per_class < 1:
-            raise OptionError(f"per_class must be a whole number >= 1, got {per_class!r}")
+        per_class = check_whole(per_class, "per_class", least=1)
         here = Prototypes().add(z, labels)
         residuals = z.detach() - here.means.to(z)[labels.to(z.device).long()]
         others = self.counts.clone()
@@ -139,7 +163,7 @@ class Prototypes(Readout):
         others[given[given < len(others)]] = 0
         classes = torch.nonzero(others).flatten().to(z.device).repeat_interleave(per_class)
         generator = torch.Generator().manual_seed(seed)
-        drawn = torch.randint(len(z), (len(classes),), generator=generator).to(z.device)
+        drawn = torch.randint(len(z), (len(classes),), generator=generator, device="cpu").to(z.device)
         return self.means.to(z)[classes] + residuals[drawn], classes
 
     def forward(self, z: Tensor, *, logits: Tensor | None = None) -> Tensor:
@@ -173,6 +197,10 @@ class NearestMean(Prototypes):
         tensor([[0.8000, 0.4000],
                 [0.0000, 1.0000]])
     """
+
+    def move(self, aligner: Aligner) -> Self:
+        """Refused: means of scaled latents are in no space that an aligner was fitted in."""
+        raise OptionError("a NearestMean cannot be moved: make it anew from exemplars, or use Prototypes")
 
     def left_out(self, z: Tensor, labels: Tensor, *, logits: Tensor | None = None) -> Tensor:
         """Cosines of latents that were added, each to the prototype of its own class as it would be without it.

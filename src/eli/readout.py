@@ -19,7 +19,7 @@ from eli.storage import Storable, described, remade
 
 
 def same_noise(z: Tensor) -> torch.Generator:
-    """For aligners that use noise: the same each time, so that it changes nothing that is chosen or predicted."""
+    """For aligners that use noise: the same for the same rows, so that what is chosen on them can be chosen again."""
     return torch.Generator(z.device).manual_seed(0)
 
 
@@ -112,6 +112,7 @@ class Aligned(Readout):
     """
 
     learns = False
+    how_to_fit = "fit(...) of its aligner, and what makes its readout,"
 
     def __init__(self, aligner: Aligner | Mapping[str, Any], readout: Readout | Mapping[str, Any]) -> None:
         super().__init__()
@@ -143,5 +144,5 @@ class Aligned(Readout):
     def _aligned(self, z: Tensor) -> Tensor:
         if self.aligner.direction == "forward":
             raise OptionError('Aligned needs an aligner that was fitted with direction="backward"')
-        # Noise, where an aligner uses any, must not change what is chosen or predicted.
+        # The same batch gets the same noise, where an aligner uses any; a row in another place gets another.
         return self.aligner.align(z, generator=same_noise(z))

@@ -57,7 +57,9 @@ class Storable(nn.Module):
         self.dim: int | None = None
         self.rows = 0
         # The dimension travels in the state_dict, so that a fitted state can be loaded into a fresh object.
-        self.register_buffer("latent_dim", torch.tensor(0))
+        # Outside of inference mode, whose tensors nothing could be loaded into later.
+        with torch.inference_mode(False):
+            self.register_buffer("latent_dim", torch.tensor(0))
 
     def config(self) -> dict[str, Any]:
         """The options this object was made with, as plain values: `type(self)(**config)` makes an equal one."""
@@ -107,7 +109,7 @@ class Storable(nn.Module):
             "format": FORMAT,
             "version": str(VERSION),
             "class": type(self).__name__,
-            "config": json.dumps(self.config()),
+            "config": json.dumps(self.config(), default=_plain),
         }
         metadata["digest"] = digest(metadata, tensors)
         return write_bytes_atomic(path, safetensors.torch.save(tensors, metadata))
@@ -146,6 +148,13 @@ class Storable(nn.Module):
             return found(**json.loads(metadata["config"]))
         except (EliError, LookupError, TypeError, ValueError, ArithmeticError, RuntimeError) as error:
             raise FileFormatError(f"{path}: cannot make a {name} from its stored options: {error}") from error
+
+
+def _plain(option: Any) -> Any:
+    """An option that is a number of numpy's or torch's, as one that can be written down."""
+    if getattr(option, "ndim", None) == 0:
+        return option.item()
+    raise TypeError(f"a {type(option).__name__} cannot be saved as an option")
 
 
 _Part = TypeVar("_Part", bound=Storable)
@@ -211,7 +220,10 @@ def read_safetensors(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             return file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a mapping)
-    except (safetensors.SafetensorError, OSError, ValueError) as error:
+    except (safetensors.SafetensorError, OSError, ValueError, RuntimeError) as error:
+        # Another process may have removed it by now: a state within a task, once the task is learned.
+        if not path.is_file():
+            raise FileNotFoundError(f"{path}: no such file") from error
         raise FileFormatError(f"{path} is damaged or is not a safetensors file: {error}") from error
 
 
