@@ -11,7 +11,6 @@ from tests.aligning import Z
 
 import eli
 from eli import ByPrediction, LatentError, OptionError
-from eli.gates import logits_of
 
 LOGITS = torch.tensor([[3.0, 0.0, 1.0], [0.0, 0.0, 2.0], [0.0, 1.0, 0.5], [-1.0, -2.0, -3.0]])
 
@@ -76,24 +75,6 @@ def test_numbers_of_numpy_and_torch_count_classes(known):
 def test_a_truth_value_is_no_number_of_classes():
     with pytest.raises(eli.OptionError, match="known"):
         eli.ByPrediction(known=True)
-
-
-# --- logits in what a head returns -----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "output",
-    [LOGITS, {"loss": 1, "logits": LOGITS}, {"scores": LOGITS}, (LOGITS, 1), [LOGITS]],
-    ids=["tensor", "logits", "only", "tuple", "list"],
-)
-def test_logits_are_found_in_what_heads_return(output):
-    assert logits_of(output) is LOGITS
-
-
-@pytest.mark.parametrize("output", [None, "x", ("x", LOGITS), {"logits": 3}], ids=str)
-def test_logits_that_cannot_be_found_are_an_error(output):
-    with pytest.raises(OptionError, match="logits="):
-        logits_of(output)
 
 
 @pytest.mark.parametrize("output", [{"boxes": torch.zeros(2, 4), "scores": torch.zeros(2, 3)}, {}, (), []])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from types import MappingProxyType
 from typing import NamedTuple
 
 import pytest
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 
 import eli
 from eli import Aligned, AttachError, MeanShift, NearestMean, NotFittedError, Prototypes, Readout
-from eli.gates import logits_of, with_logits
+from eli.head_outputs import logits_of
 
 
 class Sum(Readout):
@@ -83,12 +82,6 @@ def test_what_a_head_returns_keeps_its_form(form):
     torch.testing.assert_close(changed, plain + model[0](torch.ones(2, 5))[:, :1])
     if not isinstance(before, torch.Tensor):
         assert len(after) == len(before)
-
-
-def test_a_mapping_that_cannot_be_changed_becomes_a_plain_one():
-    given = MappingProxyType({"extra": 1, "logits": torch.zeros(1, 2)})
-    logits = torch.ones(1, 2)
-    assert with_logits(given, logits) == {"extra": 1, "logits": logits}
 
 
 def test_one_readout_on_a_head_at_a_time_and_no_gate(net):

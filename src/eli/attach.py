@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from eli.aligner import Aligner
 from eli.errors import AttachError
-from eli.gates import Always, Gate, logits_of, with_logits
+from eli.gates import Always, Gate
+from eli.head_outputs import logits_of, with_logits
 from eli.heads import find_module, latent_of
 from eli.hooks import Call, HeadHook, hooks_of
 from eli.outputs import OldOutputs

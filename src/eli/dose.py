@@ -15,7 +15,8 @@ from eli.accuracy import balanced_accuracy
 from eli.aligner import Aligner
 from eli.checks import check_labels, check_rows, check_whole
 from eli.errors import LatentError, OptionError
-from eli.gates import Gate, Head, logits_of
+from eli.gates import Gate, Head
+from eli.head_outputs import logits_of
 
 _SHARES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 

@@ -21,7 +21,8 @@ from eli.errors import AttachError, LatentError, OptionError
 from eli.export_files import OPSET, Exported, Recording, require_onnx, write_onnx, write_torch
 from eli.export_model import AlignedModel, ready_readout
 from eli.export_tracing import AlignedLatents, ExportError, deterministic, ready_gate
-from eli.gates import Gate, logits_of
+from eli.gates import Gate
+from eli.head_outputs import logits_of
 from eli.hooks import hooks_of
 
 __all__ = ["ExportError", "Exported", "export_model_onnx", "export_model_torch", "export_onnx", "export_torch"]

@@ -14,7 +14,7 @@ from eli.attach import Attachment, OutputsAttachment, ReadoutAttachment
 from eli.blend import Blend, blended
 from eli.discriminant import Discriminant
 from eli.export_tracing import TracedAligner, TracedGate, deterministic
-from eli.gates import logits_of
+from eli.head_outputs import logits_of
 from eli.hooks import HeadHook
 from eli.prototypes import NearestMean, Prototypes
 from eli.readout import Aligned, Readout

@@ -18,7 +18,8 @@ from eli.discriminant import Discriminant
 from eli.energy_aligner import EnergyAligner
 from eli.errors import AttachError, LatentError, OptionError
 from eli.extraction import Latents, evaluating, extract_labelled
-from eli.gates import Head, logits_of
+from eli.gates import Head
+from eli.head_outputs import logits_of
 from eli.heads import find_module
 from eli.prototypes import Prototypes
 from eli.readout import Aligned, HeadScores, Readout, same_noise

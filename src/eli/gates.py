@@ -6,9 +6,8 @@ Imported by `attach.py` and by evaluations.
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable
 from typing import Any, Self
 
 import torch
@@ -17,6 +16,7 @@ from torch import Tensor
 from eli.aligner import Aligner
 from eli.checks import check_rows, whole_numbers
 from eli.errors import LatentError, NotFittedError, OptionError
+from eli.head_outputs import logits_of
 from eli.probe import fit_logistic
 from eli.storage import Storable
 
@@ -272,43 +272,6 @@ class ByProbe(Gate):
         with torch.autocast(z.device.type, enabled=False):
             score = z.detach().float() @ self.weight.to(z.device, torch.float32) + self.bias.to(z.device)
         return score.sigmoid() if self.soft else score > 0
-
-
-def logits_of(output: Any) -> Tensor:
-    """The logits in what a head returns: see `ByPrediction`."""
-    if isinstance(output, Mapping) and ("logits" in output or len(output) == 1):
-        output = output["logits"] if "logits" in output else next(iter(output.values()))
-    elif isinstance(output, tuple | list) and output:
-        output = output[0]
-    if not isinstance(output, Tensor):
-        raise OptionError(
-            f"cannot find logits in a head's output of type {type(output).__name__}: expected a tensor, a tuple or "
-            'list that begins with one, or a mapping with one as "logits" (ByPrediction also takes logits=...)'
-        )
-    return output
-
-
-def with_logits(output: Any, logits: Tensor) -> Any:
-    """What a head returned, with other logits in the place where `logits_of` finds them."""
-    if isinstance(output, Mapping):
-        key = "logits" if "logits" in output else next(iter(output))
-        return with_entries(output, {key: logits})
-    if isinstance(output, tuple | list):
-        changed: Any = [logits, *output[1:]]
-        if hasattr(output, "_fields"):  # a named tuple
-            return type(output)(*changed)
-        return type(output)(changed)
-    return logits
-
-
-def with_entries(output: Mapping[str, Any], entries: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A mapping that a head returned with other entries, of the same type where that can be changed."""
-    if not isinstance(output, MutableMapping):
-        return {**output, **entries}
-    changed = copy.copy(output)
-    for key, value in entries.items():
-        changed[key] = value
-    return changed
 
 
 def _energies(aligner: Aligner, z: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from eli.checks import whole_number
 from eli.errors import LatentError, OptionError
-from eli.gates import logits_of, with_entries, with_logits
+from eli.head_outputs import logits_of, with_entries, with_logits
 from eli.langevin import compute_dtype
 
 _BOX = 4  # numbers of a box, which detectors' heads give for each output

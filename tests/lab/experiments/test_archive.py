@@ -4,7 +4,6 @@ import json
 import shutil
 
 import pytest
-from rich.console import Console
 from tests.lab.editions import read_in_edition
 
 from eli.lab.cli import main
@@ -12,28 +11,10 @@ from eli.lab.experiments.archive import archive_run
 from eli.lab.experiments.classification import KIND
 from eli.lab.experiments.editions import other_edition
 from eli.lab.experiments.run_folder import RunError, RunFolder
-from eli.lab.experiments.session import begin, read_again
 from eli.lab.reproduce.base_runs import BaseRun, evaluation
 from eli.lab.reproduce.grid import jobs_of
 from eli.lab.reproduce.store import Store
 from eli.lab.tensor_file import DamagedRunError
-
-QUIET = Console(quiet=True)
-SETTINGS = ("data=digits", "preset=smoke", "data.limit=20", "train.first_epochs=1", "train.epochs=1")
-SETTINGS += ("aligner.iterations=5",)
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    folder = begin([*SETTINGS, f"out={tmp_path_factory.mktemp('made') / 'run'}"], QUIET)
-    read_again(folder, ["aligner.steps=2"], QUIET, name="two")
-    return folder
-
-
-@pytest.fixture
-def run(made, tmp_path):
-    shutil.copytree(made.path, tmp_path / "whole" / "run")
-    return RunFolder(tmp_path / "whole" / "run")
 
 
 @pytest.fixture
@@ -80,20 +61,20 @@ def test_commands_show_a_copy_like_a_run(copy, tmp_path, capsys):
     assert "eli/oracle" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
-def test_reproduce_takes_a_copy_for_done(copy, tmp_path):
-    planned = BaseRun(SETTINGS, KIND.compose(SETTINGS), "icarl", "half-5")
+def test_reproduce_takes_a_copy_for_done(quick, copy, tmp_path):
+    planned = BaseRun(quick, KIND.compose(quick), "icarl", "half-5")
     (job,) = jobs_of([evaluation(planned)], Store(tmp_path / "kept"))
     assert job.done
 
 
 @pytest.mark.parametrize("command", [["resume"], ["evaluate"]])
-def test_a_copy_is_not_gone_on_with(copy, command, capsys):
+def test_a_copy_is_not_gone_on_with(quick, copy, command, capsys):
     extra = ["aligner.steps=4"] if command == ["evaluate"] else []
     assert main([*command, str(copy.path), *extra]) == 1
     assert "holds readings alone" in capsys.readouterr().err
-    assert main(["run", *SETTINGS, f"out={copy.path}"]) == 1
+    assert main(["run", *quick, f"out={copy.path}"]) == 1
     assert "holds readings alone" in capsys.readouterr().err
-    assert main(["run", *SETTINGS, f"start_from={copy.path}", f"out={copy.path.parent / 'next'}"]) == 1
+    assert main(["run", *quick, f"start_from={copy.path}", f"out={copy.path.parent / 'next'}"]) == 1
     assert "holds readings alone" in capsys.readouterr().err
 
 

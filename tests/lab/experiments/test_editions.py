@@ -15,29 +15,14 @@ from eli.lab.experiments.classification import KIND
 from eli.lab.experiments.editions import of_edition, other_edition
 from eli.lab.experiments.run_config import compose
 from eli.lab.experiments.run_folder import RunError, RunFolder, go_on_command
-from eli.lab.experiments.session import begin, go_on, read_again
+from eli.lab.experiments.session import go_on, read_again
 from eli.lab.report.runs import read_runs
 from eli.lab.reproduce.base_runs import BaseRun, evaluation
 from eli.lab.reproduce.grid import jobs_of
 from eli.lab.reproduce.store import Store
 
 QUIET = Console(quiet=True)
-SETTINGS = ("data=digits", "preset=smoke", "data.limit=20", "train.first_epochs=1", "train.epochs=1")
 OLDER, NEWER = KIND.edition - 1, KIND.edition + 1
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    path = tmp_path_factory.mktemp("made") / "runs" / "run"
-    folder = begin([*SETTINGS, "aligner.iterations=5", f"out={path}"], QUIET)
-    read_again(folder, ["aligner.steps=2"], QUIET, name="two")
-    return folder
-
-
-@pytest.fixture
-def run(made, tmp_path):
-    shutil.copytree(made.path, tmp_path / "runs" / "run")
-    return RunFolder(tmp_path / "runs" / "run")
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from eli.extraction import evaluating
-from eli.gates import logits_of
+from eli.head_outputs import logits_of
 from eli.lab.evaluation.errors import EvaluationError
 from eli.lab.evaluation.settings import SpaceName
 
