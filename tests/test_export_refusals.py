@@ -7,10 +7,12 @@ import re
 import pytest
 import torch
 from tests.exporting import DIM, GATES, energy, head_of
+from torch import nn
+from torch.nn import functional as F
 
 import eli
 from eli import export_files
-from eli.export import ExportError, export_onnx, export_torch
+from eli.export import ExportError, export_model_torch, export_onnx, export_torch
 
 
 def test_an_energy_of_ones_own_is_refused(tmp_path):
@@ -53,6 +55,50 @@ def test_what_is_no_fitted_aligner_says_so(tmp_path, net):
         export_onnx(eli.Ridge(), tmp_path / "a.onnx")
     with pytest.raises(eli.OptionError, match="export_model_onnx"):
         export_onnx(net, tmp_path / "a.onnx")
+
+
+class TakesWeights(nn.Module):
+    """Uses the weights of its head and never calls it."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(DIM, 4)
+
+    def forward(self, x):
+        return F.linear(x, self.fc.weight, self.fc.bias)
+
+
+def test_a_head_that_the_model_never_calls_is_named(tmp_path, shift):
+    model = TakesWeights().eval()
+    eli.attach(model, "fc", shift)
+    with pytest.raises(ExportError, match="does not call the head"):
+        export_model_torch(model, tmp_path / "a.pt2", torch.zeros(2, DIM))
+    assert not list(tmp_path.iterdir())
+
+
+class FixesRows(nn.Module):
+    """Can be recorded for one number of rows only."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(DIM, 4)
+
+    def forward(self, x):
+        return self.fc(x.reshape(len(x), DIM))
+
+
+def test_a_model_that_fixes_the_number_of_rows_is_told_what_to_write(tmp_path, shift):
+    model = FixesRows().eval()
+    eli.attach(model, "fc", shift)
+    with pytest.raises(ExportError, match=r"x\.shape\[0\] can be recorded"):
+        export_model_torch(model, tmp_path / "a.pt2", torch.zeros(3, DIM))
+
+
+def test_what_torch_says_last_is_kept_and_its_colours_are_not():
+    error = RuntimeError("\n".join(["\x1b[96mit failed\x1b[0m", *"abcdefg", "", "because of this"]))
+    said = export_files._first_lines(error)
+    assert said.startswith("it failed\n")
+    assert said.endswith("\nbecause of this")
 
 
 def test_missing_packages_are_named_with_the_command(tmp_path, shift, monkeypatch):

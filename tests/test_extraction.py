@@ -145,6 +145,12 @@ def test_feature_maps_are_no_latents():
         MeanShift().fit(lambda x: x, lambda x: x[..., None, None].expand(-1, -1, 3, 3), [X])
 
 
+@pytest.mark.parametrize("classes", [["cat", "dog"], None, [1, None]])
+def test_classes_that_are_no_numbers_are_named(classes):
+    with pytest.raises(LatentError, match="classes must be whole numbers"):
+        eli.Prototypes().add_data(nn.Identity(), [(torch.zeros(2, 3), classes)])
+
+
 def test_a_generator_is_read_once_and_a_second_pass_says_so():
     assert MeanShift().fit(Spy(), Spy(), (x for x in batches_of())).fitted
     with pytest.raises(LatentError, match=r"pass 2 of 2.*generator can be read only once"):

@@ -26,6 +26,22 @@ def test_a_wrong_name_suggests_the_nearest(model):
         find_module(model, "head.final")
 
 
+def test_a_last_name_suggests_where_it_is(model):
+    with pytest.raises(AttachError, match=r"one of 'heads.final'\?"):
+        find_module(model, "final")
+
+
+@pytest.mark.parametrize("name", ["body.0", "module.body.0"])
+def test_names_inside_of_a_wrapper_are_names_of_the_model_or_of_the_wrapper(model, name):
+    assert find_module(nn.DataParallel(model), name) is model.body[0]
+
+
+def test_a_part_may_be_called_like_a_wrapper():
+    model = nn.ModuleDict({"module": nn.Linear(2, 3)})
+    assert find_module(model, "module") is model["module"]
+    assert find_module(nn.DataParallel(model), "module.module") is model["module"]
+
+
 def test_a_name_like_none_there_is_still_gets_suggestions(model):
     with pytest.raises(AttachError, match=r"'body.3'"):
         find_module(model, "zzzzzz")

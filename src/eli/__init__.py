@@ -17,7 +17,8 @@ command) is `eli.lab`, which is never imported from here.
 """
 
 from eli.aligner import Aligner, FitReport
-from eli.attach import Attachment, OutputsAttachment, ReadoutAttachment, attach, detach
+from eli.attach import attach, detach
+from eli.attachments import Attachment, OutputsAttachment, ReadoutAttachment
 from eli.blend import Blend
 from eli.controls import Identity, MeanShift, RandomShift, Ridge
 from eli.discriminant import Discriminant

@@ -7,125 +7,16 @@ from __future__ import annotations
 
 from typing import Any, overload
 
-from torch import Tensor, nn
+from torch import nn
 
 from eli.aligner import Aligner
+from eli.attachments import Attachment, OutputsAttachment, ReadoutAttachment
 from eli.errors import AttachError
 from eli.gates import Always, Gate
-from eli.head_outputs import logits_of, with_logits
-from eli.heads import find_module, latent_of
-from eli.hooks import Call, HeadHook, hooks_of
+from eli.heads import find_module
+from eli.hooks import HeadHook, ScoresHook, hooks_of
 from eli.outputs import OldOutputs
 from eli.readout import Aligned, Readout
-
-
-class Attachment(HeadHook):
-    """An aligner and its gate in front of a head; what `attach` returns. Also a context manager.
-
-    Attributes:
-        model: The model it was attached to.
-        head: The part of it that the aligner sits on.
-        aligner: The aligner; may be exchanged for another one at any time.
-        gate: The gate; likewise.
-
-    Example:
-        >>> import torch, eli
-        >>> from torch import nn
-        >>> model, z = nn.Sequential(nn.Linear(20, 8), nn.Linear(8, 4)).eval(), torch.randn(100, 8)
-        >>> attachment = eli.attach(model, "1", eli.MeanShift().fit_latents(z, z + 1))
-        >>> attachment.gate = eli.ByPrediction(known=2)
-        >>> attachment.detach()
-    """
-
-    def __init__(self, model: nn.Module, head: nn.Module, aligner: Aligner, gate: Gate, argument: int | str) -> None:
-        super().__init__(model, head, argument)
-        self.aligner = aligner
-        self.gate = gate
-
-    def __call__(self, head: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
-        """Called by torch before the head runs."""
-        if self._trains(head):
-            return None
-
-        def opinion(latent: Tensor) -> Any:
-            # A copy: a head may begin with an operation in place.
-            call_args, call_kwargs = self._call_with(latent.clone(), args, kwargs)
-            # `forward`, not a call: a call would run this hook again.
-            return head.forward(*call_args, **call_kwargs)
-
-        z = latent_of(args, kwargs, self._argument)
-        where = self.gate(z.detach(), head=opinion, aligner=self.aligner)
-        return self._call_with(self.aligner.align(z, where=where), args, kwargs)
-
-
-class OutputsAttachment(HeadHook):
-    """An aligner for some of a head's outputs; what `attach` returns with `outputs=`. Also a context manager.
-
-    The head runs twice, on the latents as they are and on the aligned ones.
-
-    Attributes:
-        model: The model it was attached to.
-        head: The part of it that the aligner sits on.
-        aligner: The aligner; may be exchanged for another one at any time.
-        outputs: Which outputs are read off aligned latents; likewise.
-
-    Example:
-        >>> import torch, eli
-        >>> from torch import nn
-        >>> model, z = nn.Sequential(nn.Linear(20, 8), nn.Linear(8, 4)).eval(), torch.randn(100, 8)
-        >>> aligner = eli.Ridge().fit_latents(z, z + 1)
-        >>> with eli.attach(model, "1", aligner, outputs=eli.OldOutputs(range(2))):
-        ...     probabilities = model(torch.randn(3, 20)).exp()
-        >>> bool(((0 <= probabilities) & (probabilities <= 1)).all())
-        True
-    """
-
-    def __init__(
-        self, model: nn.Module, head: nn.Module, aligner: Aligner, outputs: OldOutputs, argument: int | str
-    ) -> None:
-        super().__init__(model, head, argument)
-        self.aligner = aligner
-        self.outputs = outputs
-
-    def __call__(self, head: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
-        """Called by torch after the head ran."""
-        if self._trains(head):
-            return None
-        moved = self.aligner.align(latent_of(args, kwargs, self._argument))
-        call_args, call_kwargs = self._call_with(moved, args, kwargs)
-        return self.outputs.read(output, head.forward(*call_args, **call_kwargs))
-
-
-class ReadoutAttachment(HeadHook):
-    """A readout in the place of a head's own scores; what `attach` returns for one. Also a context manager.
-
-    The head still runs, in case the readout asks for its logits; what it returned keeps its form.
-
-    Attributes:
-        model: The model it was attached to.
-        head: The part of it whose scores are replaced.
-        readout: The readout; may be exchanged for another one at any time.
-
-    Example:
-        >>> import torch, eli
-        >>> from torch import nn
-        >>> model, z = nn.Sequential(nn.Linear(20, 8), nn.Linear(8, 4)).eval(), torch.randn(100, 8)
-        >>> prototypes = eli.Prototypes().add(z, torch.arange(100) % 4)
-        >>> with eli.attach(model, "1", prototypes):
-        ...     cosines = model(torch.randn(3, 20))
-        >>> bool((cosines.abs() <= 1.001).all())
-        True
-    """
-
-    def __init__(self, model: nn.Module, head: nn.Module, readout: Readout, argument: int | str) -> None:
-        super().__init__(model, head, argument)
-        self.readout = readout
-
-    def __call__(self, head: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
-        """Called by torch after the head ran."""
-        if self._trains(head):
-            return None
-        return with_logits(output, self.readout(latent_of(args, kwargs, self._argument), logits=logits_of(output)))
 
 
 @overload
@@ -174,8 +65,9 @@ def attach(
     an aligner on the same head (which is refused for a readout that aligns by itself, as the one of `fit_blend` does).
 
     Nothing else changes: training is untouched, no parameter or `state_dict` entry is added, no label is seen. Works
-    under `no_grad`, `inference_mode` and autocast, for heads with any kind of output, under `nn.DataParallel`, and in
-    a deep copy of the model (which gets its own copy of the aligner).
+    under `no_grad`, `inference_mode` and autocast, for heads with any kind of output, under `nn.DataParallel`, in a
+    deep copy of the model (which gets its own copy of the aligner), and for models that are compiled (`torch.compile`)
+    before or after; what was compiled is then compiled anew at its next call.
 
     Args:
         model: Any module.
@@ -183,7 +75,7 @@ def attach(
         aligner: A fitted aligner, or a readout.
         gate: Which rows are aligned; all of them (`Always`) when not given.
         outputs: Which outputs are read off aligned latents, instead of a gate: the others are read off the latents as
-            they are. For heads that a softmax follows and that do not change their input in place; made for detectors.
+            they are. For heads that a softmax follows; made for detectors.
         argument: Which argument of the head is the latent: a position or a keyword.
         replace: Take the place of what on this head does not go with the new one, instead of raising.
 
@@ -221,10 +113,11 @@ def attach(
     else:
         made = Attachment(model, target, aligner, gate if gate is not None else Always(), argument)
     _make_room(target, made, replace=replace)
-    if isinstance(made, Attachment):
-        target.register_forward_pre_hook(made, with_kwargs=True)
-    else:
-        target.register_forward_hook(made, with_kwargs=True)
+    stay = [hook for hook in hooks_of(target) if isinstance(hook, ScoresHook)]
+    # A readout that was there first still comes after the aligner: it is the aligned latents that it reads.
+    for hook in (made, *stay):
+        hook.detach()
+        hook.register()
     return made
 
 
@@ -264,7 +157,7 @@ def _check(head: nn.Module, aligner: Any, gate: Any, outputs: Any) -> None:
         raise AttachError(f"this head reads latents of dimension {head.in_features}, the {what}'s is {dim}")
     if isinstance(aligner, Readout) and not (gate is None and outputs is None):
         raise AttachError("a gate or outputs choose what is aligned; a readout has no use for either")
-    if isinstance(aligner, Aligner) and aligner.direction == "forward":
+    if any(part.direction == "forward" for part in _aligners(aligner)):
         raise AttachError(
             "this aligner was fitted forward, from the previous model's latents to the current one's: it moves "
             'Prototypes; fit one with direction="backward" to attach it'
@@ -273,6 +166,13 @@ def _check(head: nn.Module, aligner: Any, gate: Any, outputs: Any) -> None:
         raise AttachError("give a gate, which chooses latents, or outputs, not both")
     if gate is not None:
         gate.require_fitted()
+
+
+def _aligners(given: Aligner | Readout) -> list[Aligner]:
+    """The aligners that will move latents."""
+    if isinstance(given, Aligner):
+        return [given]
+    return [part.aligner for part in given.modules() if isinstance(part, Aligned)]
 
 
 def _make_room(head: nn.Module, new: HeadHook, *, replace: bool) -> None:
@@ -292,4 +192,4 @@ def _go_together(one: HeadHook, other: HeadHook) -> bool:
     """An aligner in front of a head and a readout behind it do, if the readout does not align by itself."""
     readouts = [hook.readout for hook in (one, other) if isinstance(hook, ReadoutAttachment)]
     aligners = [hook for hook in (one, other) if isinstance(hook, Attachment)]
-    return len(readouts) == len(aligners) == 1 and not any(isinstance(p, Aligned) for p in readouts[0].modules())
+    return len(readouts) == len(aligners) == 1 and not _aligners(readouts[0])

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
 from eli.aligner import Aligner
-from eli.attach import Attachment, OutputsAttachment, ReadoutAttachment
+from eli.attachments import Attachment, OutputsAttachment, ReadoutAttachment
 from eli.checks import check_rows, check_tensor
 from eli.errors import AttachError, LatentError, OptionError
 from eli.export_files import OPSET, Exported, Recording, require_onnx, write_onnx, write_torch
@@ -23,7 +24,8 @@ from eli.export_model import AlignedModel, ready_readout
 from eli.export_tracing import AlignedLatents, ExportError, deterministic, ready_gate
 from eli.gates import Gate
 from eli.head_outputs import logits_of
-from eli.hooks import hooks_of
+from eli.heads import unwrapped
+from eli.hooks import HeadHook, hooks_of
 
 __all__ = ["ExportError", "Exported", "export_model_onnx", "export_model_torch", "export_onnx", "export_torch"]
 
@@ -174,8 +176,7 @@ def _record_model(model: nn.Module, example: Tensor, drop_noise: bool) -> Record
     check_tensor(example, "example")
     if example.ndim < 2 or not len(example):
         raise LatentError(f"example must be a batch of inputs, (N, ...), got shape {tuple(example.shape)}")
-    inner = model.module if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel) else model
-    copied = copy.deepcopy(inner).cpu().float().eval()
+    copied = copy.deepcopy(unwrapped(model)).cpu().float().eval()
     found = [hook for part in copied.modules() for hook in hooks_of(part)]
     if not found:
         raise ExportError("no aligner or readout is attached to this model: eli.attach one first")
@@ -193,8 +194,26 @@ def _record_model(model: nn.Module, example: Tensor, drop_noise: bool) -> Record
     inputs = inputs.float() if inputs.is_floating_point() else inputs
     # torch takes a size of one for a constant: record at least two rows.
     inputs = torch.cat([inputs, inputs]) if len(inputs) == 1 else inputs
-    expected = _results(lambda x: logits_of(copied(x)), inputs)
+    with _watched(found) as called:
+        expected = _results(lambda x: logits_of(copied(x)), inputs)
+    if any(hook.head not in called for hook in found):
+        raise ExportError(
+            "the model does not call the head that something is attached to (it may use the head's weights alone), so "
+            "nothing attached there has any effect: attach to a module that it calls"
+        )
     return Recording.of(AlignedModel(copied, found), inputs, expected, names=("input", "logits"))
+
+
+@contextmanager
+def _watched(hooks: Sequence[HeadHook]) -> Iterator[set[nn.Module]]:
+    """Those of the hooks' heads that are called meanwhile."""
+    called: set[nn.Module] = set()
+    handles = [hook.head.register_forward_pre_hook(lambda head, _: called.add(head)) for hook in hooks]
+    try:
+        yield called
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def _latents_like(aligner: Aligner, example: Tensor | None) -> Tensor:

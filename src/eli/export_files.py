@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import io
 import os
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -214,8 +215,13 @@ def _graphs(graph: Any) -> Iterator[Any]:
 
 
 def _first_lines(error: Exception) -> str:
-    text = str(error).strip() or type(error).__name__
-    return "\n".join(text.splitlines()[:4])
+    """What torch says at first and what it says at last, where it has the reason; without colours."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip() or type(error).__name__
+    lines = [line for line in text.splitlines() if line.strip()]
+    shown = lines if len(lines) <= 5 else [*lines[:4], lines[-1]]
+    if "Constraints violated" in text:
+        shown.append("(the model fixes the number of rows: x.shape[0] can be recorded for any number, len(x) cannot)")
+    return "\n".join(shown)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from eli.attach import Attachment, OutputsAttachment, ReadoutAttachment
+from eli.attachments import Attachment, OutputsAttachment, ReadoutAttachment
 from eli.blend import Blend, blended
 from eli.discriminant import Discriminant
 from eli.export_tracing import TracedAligner, TracedGate, deterministic

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from eli.checks import check_labels, check_rows, check_whole
 from eli.errors import AttachError, LatentError, OptionError
-from eli.heads import find_module, latent_of
+from eli.heads import find_module, latent_of, unwrapped
 
 
 class Latents(nn.Module):
@@ -41,13 +41,11 @@ class Latents(nn.Module):
 
     def __init__(self, model: nn.Module, head: str | nn.Module, *, argument: int | str = 0) -> None:
         super().__init__()
-        # The replicas of DataParallel would hand in their rows in any order, from several devices.
-        self.model: nn.Module = model.module if isinstance(model, nn.DataParallel) else model
+        # The replicas of DataParallel would hand in their rows in any order, from several devices; and what was
+        # compiled does not notice a hook.
+        self.model = unwrapped(model)
         self.argument = argument
-        self.head_name = head if isinstance(head, str) else _name_of(self.model, head)
-        if self.model is not model:
-            self.head_name = self.head_name.removeprefix("module.")
-        find_module(self.model, self.head_name)
+        self.head_name = _name_of(self.model, find_module(model, head) if isinstance(head, str) else head)
 
     def forward(self, x: Any) -> Tensor:
         """Inputs of the model to latents `(..., D)`; several calls of the head give their rows one after the other."""
@@ -125,13 +123,14 @@ def extract_labelled(
         for batch in data:
             x = _to_device(take(batch), where)
             latents = [_rows(model(x), "the model") for model in models]
-            classes = torch.as_tensor(told(batch), device=latents[-1].device).reshape(-1)
+            classes = _classes(told(batch)).to(latents[-1].device)
             if classes.is_floating_point() or classes.is_complex():
                 raise LatentError(
                     f"classes must be whole numbers, got {classes.dtype}: say with labels=... where they are"
                 )
             classes = classes.long()
             lengths = [len(z) for z in latents]
+            _refuse_tokens(lengths[-1], len(classes))
             if lengths != [len(classes)] * len(models):
                 raise LatentError(
                     f"a batch has {lengths} latents but {len(classes)} classes: one whole number for each latent is "
@@ -178,10 +177,30 @@ def _second_entry(batch: Any) -> Any:
     return entries[1]
 
 
+def _classes(given: Any) -> Tensor:
+    try:
+        return torch.as_tensor(given).reshape(-1)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise LatentError(
+            f"classes must be whole numbers, got {type(given).__name__} ({error}): say with labels=... where they are"
+        ) from error
+
+
+def _refuse_tokens(latents: int, inputs: int) -> None:
+    if latents > inputs and latents % max(inputs, 1) == 0:
+        raise LatentError(
+            f"there are {latents // inputs} latents for each input: the head gets all tokens of an input. Name the "
+            'layer inside of it that reads one latent for each, such as "head.fc"'
+        )
+
+
 def _rows(z: Any, which: str) -> Tensor:
     if not isinstance(z, Tensor) or z.ndim < 2:
         shape = tuple(z.shape) if isinstance(z, Tensor) else type(z).__name__
-        raise LatentError(f"{which} must return latents (N, D), got {shape}: see eli.Latents to read them off a model")
+        raise LatentError(
+            f"{which} must return latents (N, D), got {shape}: see eli.Latents to read them off a model; data must "
+            "give batches (a DataLoader, not a Dataset)"
+        )
     if z.ndim > 3:
         raise LatentError(
             f"{which} returns feature maps {tuple(z.shape)}, not latents (N, D) or (N, tokens, D): name the layer that "

@@ -1,4 +1,7 @@
-"""Finding a head in a model and the latent among a head's arguments. Imported by `extraction.py` and `attach.py`."""
+"""Finding a head in a model and the latent among a head's arguments.
+
+Imported by `extraction.py`, `attach.py`, `hooks.py` and `export.py`.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,34 @@ from torch import Tensor, nn
 
 from eli.errors import AttachError
 
+_WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model inside of what `nn.DataParallel`, `DistributedDataParallel` or `torch.compile` made of it."""
+    while True:
+        if isinstance(model, _WRAPPERS):
+            model = model.module
+        elif isinstance(inner := model._modules.get("_orig_mod"), nn.Module):
+            model = inner
+        else:
+            return model
+
 
 def find_module(model: nn.Module, name: str) -> nn.Module:
-    """The part of `model` with this dotted name; an error that names the nearest ones if there is none."""
-    parts: dict[str, nn.Module] = dict(model.named_modules())
-    if name in parts:
-        return parts[name]
-    near = difflib.get_close_matches(name, parts, n=3) or [part for part in parts if part][-3:]
+    """The part of `model` with this dotted name; an error that names the nearest ones if there is none.
+
+    Names may be those of a wrapped model or of the model inside.
+    """
+    inner = unwrapped(model)
+    parts: dict[str, nn.Module] = dict(inner.named_modules())
+    plain = name
+    while inner is not model and plain not in parts and plain.startswith(("module.", "_orig_mod.")):
+        plain = plain.partition(".")[2]
+    if plain in parts:
+        return parts[plain]
+    inside = [part for part in parts if part.endswith(f".{name}")]
+    near = inside[:3] or difflib.get_close_matches(name, parts, n=3) or [part for part in parts if part][-3:]
     raise AttachError(f"the model has no module {name!r}; did you mean one of {', '.join(map(repr, near))}?")
 
 

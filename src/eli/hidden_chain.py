@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor
@@ -41,7 +42,7 @@ class HiddenChain:
         self._step = step
         self._slope = energy.slope
         self._widths = energy.hidden
-        with torch.inference_mode():
+        with _without_graph():
             maps = [(w.detach().to(device, dtype), b.detach().to(device, dtype)) for w, b in energy.linear_maps()]
             self._first, self._first_bias = maps[0]
             output, _ = maps.pop()
@@ -67,7 +68,7 @@ class HiddenChain:
         with torch.inference_mode(False):
             result = z.new_empty(steps + 1 if trajectory else 1, *z.shape)
         size = block_rows if block_rows and not kick else self._block_rows()
-        with torch.inference_mode():
+        with _without_graph():
             noise = self.noise(kick, generator, full=trajectory)
             for rows in (slice(first, first + size) for first in range(0, len(z), size)):
                 self._run_block(z[rows].to(self._first.dtype), steps, noise, result[:, rows])
@@ -204,6 +205,11 @@ class _Noise:
         """How far the noise has moved each latent."""
         seen = self._sum if self._basis is None else self._sum @ self._basis
         return (seen if self._unseen is None else seen + self._unseen) * self._kick
+
+
+def _without_graph() -> AbstractContextManager[object]:
+    """Inference mode, which saves a tenth of the time for a few rows; `torch.compile` cannot record it."""
+    return torch.no_grad() if torch.compiler.is_compiling() else torch.inference_mode()
 
 
 def standard_normal(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from types import TracebackType
 from typing import Any, Self
 
+import torch
 from torch import Tensor, nn
+
+from eli.heads import latent_of, unwrapped
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional and keyword arguments."""
 
-_WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
+_AS_IT_CAME = "_eli_as_it_came"
 
 
 class HeadHook:
@@ -26,7 +30,7 @@ class HeadHook:
 
     def __init__(self, model: nn.Module, head: nn.Module, argument: int | str) -> None:
         # Wrappers for several devices have a mode of their own, which says nothing about the model inside.
-        self.model: nn.Module = model.module if isinstance(model, _WRAPPERS) else model
+        self.model = unwrapped(model)
         self.head = head
         self._argument = argument
 
@@ -42,6 +46,11 @@ class HeadHook:
         changed[self._argument] = latent
         return tuple(changed), kwargs
 
+    def register(self) -> None:
+        """Put this on its head."""
+        self.head.register_forward_pre_hook(self, with_kwargs=True)
+        _forget_compiled()
+
     def _trains(self, head: nn.Module) -> bool:
         # Both: a frozen head is often left in evaluation mode while the rest of the model trains.
         return head.training or self.model.training
@@ -56,6 +65,7 @@ class HeadHook:
             for key in [key for key, hook in hooks.items() if hook is self]:
                 del hooks[key]
                 with_kwargs.pop(key, None)
+                _forget_compiled()
 
     def __enter__(self) -> Self:
         return self
@@ -66,7 +76,43 @@ class HeadHook:
         self.detach()
 
 
+class ScoresHook(HeadHook):
+    """A hook that rewrites what a head says of its latents.
+
+    Torch calls it twice: before the head, which gets a copy of the latents, since it may begin with an operation in
+    place; and after it, when the latents are wanted as they were.
+    """
+
+    def register(self) -> None:
+        """Put this on its head."""
+        super().register()
+        self.head.register_forward_hook(self, with_kwargs=True)
+
+    def __call__(self, head: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *output: Any) -> Any:
+        """Called by torch, before and after the head runs."""
+        if self._trains(head):
+            return None
+        z = latent_of(args, kwargs, self._argument)
+        if output:
+            return self._rewritten(output[0], getattr(z, _AS_IT_CAME, z), head, (args, kwargs))
+        copy = z.clone()
+        # Kept with the copy, not here: replicas on several devices share this hook.
+        setattr(copy, _AS_IT_CAME, z)
+        return self._call_with(copy, args, kwargs)
+
+    def _rewritten(self, output: Any, z: Tensor, head: nn.Module, call: Call) -> Any:
+        """What takes the place of the head's output for these latents."""
+        raise NotImplementedError
+
+
+def _forget_compiled() -> None:
+    # What torch.compile made does not look for hooks again (its config.skip_nnmodule_hook_guards). If its part of torch
+    # was never loaded, nothing was compiled, and to load it would take seconds.
+    if "torch._dynamo" in sys.modules:
+        torch.compiler.reset()
+
+
 def hooks_of(head: nn.Module) -> list[HeadHook]:
     """All attachments on a head."""
     hooks = [*head._forward_pre_hooks.values(), *head._forward_hooks.values()]
-    return [hook for hook in hooks if isinstance(hook, HeadHook)]
+    return list(dict.fromkeys(hook for hook in hooks if isinstance(hook, HeadHook)))

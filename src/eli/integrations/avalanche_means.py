@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from eli.aligner import Aligner
-from eli.attach import Attachment
+from eli.attachments import Attachment
 from eli.gates import Gate, Head
 
 

@@ -14,7 +14,8 @@ import torch
 from torch import nn
 
 from eli.aligner import Aligner
-from eli.attach import Attachment, attach
+from eli.attach import attach
+from eli.attachments import Attachment
 from eli.energy_aligner import EnergyAligner
 from eli.extraction import Latents, extract_pairs
 from eli.gates import ByEnergy, ByPrediction, Gate

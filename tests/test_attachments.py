@@ -1,0 +1,84 @@
+"""Attachments that rewrite a head's scores see the latents as they came, whatever the head does with them."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from tests.conftest import DIM
+from torch import nn
+
+import eli
+from eli import AttachError, LatentError, Prototypes
+
+
+def heads():
+    """The same head twice: one changes its latents in place."""
+    torch.manual_seed(0)
+    linear = nn.Linear(DIM, 4)
+    return [nn.Sequential(nn.ReLU(inplace=inplace), copy.deepcopy(linear)).eval() for inplace in (True, False)]
+
+
+@pytest.fixture
+def prototypes():
+    return Prototypes().add(torch.randn(40, DIM, generator=torch.Generator().manual_seed(2)), torch.arange(40) % 4)
+
+
+@pytest.mark.parametrize("first", ["readout", "aligner"])
+def test_a_readout_behind_a_head_that_works_in_place(prototypes, shift, first):
+    z = torch.randn(9, DIM, generator=torch.Generator().manual_seed(1))
+    for head in heads():
+        model = nn.Sequential(nn.Identity(), head).eval()
+        with eli.attach(model, "1", prototypes):
+            assert torch.equal(model(z.clone()), prototypes(z))
+        parts = [prototypes, shift] if first == "readout" else [shift, prototypes]
+        for part in parts:
+            eli.attach(model, "1", part)
+        assert torch.equal(model(z.clone()), prototypes(shift.align(z)))
+        assert eli.detach(model) == 2
+        assert not head._forward_hooks
+        assert not head._forward_pre_hooks
+
+
+def test_old_outputs_of_a_head_that_works_in_place(shift):
+    z = torch.randn(9, DIM, generator=torch.Generator().manual_seed(1))
+    outputs = []
+    for head in heads():
+        model = nn.Sequential(nn.Identity(), head).eval()
+        with eli.attach(model, "1", shift, outputs=eli.OldOutputs(range(2))):
+            outputs.append(model(z.clone()))
+    assert torch.equal(*outputs)
+
+
+class Pooled(nn.Module):
+    """A head that reads the first of several tokens."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(DIM, 4)
+
+    def forward(self, tokens):
+        return self.fc(tokens[:, 0])
+
+
+def test_a_head_that_gets_all_tokens_is_named_with_what_to_do(prototypes, shift, x):
+    model = nn.Sequential(nn.Linear(5, 3 * DIM), nn.Unflatten(1, (3, DIM)), Pooled()).eval()
+    with eli.attach(model, "2", prototypes), pytest.raises(AttachError, match="one latent for each row"):
+        model(x)
+    with (
+        eli.attach(model, "2", shift, gate=eli.ByPrediction(known=2)),
+        pytest.raises(LatentError, match="one latent for each row"),
+    ):
+        model(x)
+    loader = [(x, torch.arange(9) % 4)]
+    with pytest.raises(LatentError, match=r"3 latents for each input.*head\.fc"):
+        eli.fit_blend(model, model, "2", loader, loader, known=2)
+    with eli.attach(model, "2.fc", prototypes):
+        assert model(x).shape == (9, 4)
+
+
+def test_an_aligner_that_was_fitted_forward_is_refused_inside_of_a_readout_too(net, prototypes, pairs):
+    forward = eli.MeanShift().fit_latents(*pairs, direction="forward")
+    with pytest.raises(AttachError, match="fitted forward"):
+        eli.attach(net, "fc", eli.Aligned(forward, prototypes))

@@ -1,0 +1,60 @@
+"""Models that torch.compile made: what is attached has its effect, and its end, whichever came first."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.conftest import Net
+
+import eli
+from eli.export import export_model_torch
+
+# Records and differentiates as the default does, but leaves out the C++ compiler.
+BACKEND = "aot_eager"
+
+
+@pytest.fixture
+def blend(net):
+    torch.manual_seed(0)
+    old = Net().eval()
+    batches = [(torch.randn(60, 5), torch.arange(60) % 4)]
+    new = [(x[y >= 2], y[y >= 2]) for x, y in batches]
+    return eli.fit_blend(old, net, "fc", new, batches, known=2, aligner=eli.EnergyAligner(iterations=10, steps=5))
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("order", ["attached first", "compiled first", "attached to what was compiled"])
+def test_a_compiled_model_is_as_the_model(net, x, blend, order, mode):
+    with mode():
+        base = net(x)
+        with eli.attach(net, "fc", blend):
+            expected = net(x)
+        if order == "attached first":
+            eli.attach(net, "fc", blend)
+        compiled = torch.compile(net, backend=BACKEND)
+        if order != "attached first":
+            torch.testing.assert_close(compiled(x), base)
+            eli.attach(net if order == "compiled first" else compiled, "fc", blend)
+        torch.testing.assert_close(compiled(x), expected)
+        assert not torch.allclose(expected, base)
+        eli.detach(net)
+        torch.testing.assert_close(compiled(x), base)
+
+
+def test_latents_are_read_and_aligners_fitted_on_compiled_models(net, x, blend):
+    compiled = torch.compile(net, backend=BACKEND)
+    with torch.no_grad():
+        compiled(x)
+        expected = net.body(x)
+        for name in ("fc", "_orig_mod.fc"):
+            assert torch.equal(eli.Latents(compiled, name)(x), expected)
+    eli.EnergyAligner(iterations=2).fit(eli.Latents(compiled, "fc"), eli.Latents(compiled, "fc"), [x])
+
+
+def test_a_compiled_model_is_exported_as_the_model(net, x, blend, tmp_path):
+    compiled = torch.compile(net, backend=BACKEND)
+    eli.attach(compiled, "fc", blend)
+    export_model_torch(compiled, tmp_path / "model.pt2", x)
+    program = torch.export.load(tmp_path / "model.pt2").module()
+    with torch.no_grad():
+        torch.testing.assert_close(program(x), net(x))
