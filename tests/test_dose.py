@@ -75,6 +75,12 @@ def test_what_cannot_be_is_said(world):
         Dose().choose(aligner, nn.Identity(), z, labels[:3], known=2)
     with pytest.raises(OptionError, match="known must be a whole number"):
         Dose().choose(aligner, nn.Identity(), z, labels, known=[1, 2])
+    with pytest.raises(LatentError, match="the head has"):
+        Dose().choose(aligner, nn.Linear(z.shape[1], 2), z, labels, known=1)
+    forward = MeanShift().fit_latents(z, z + 1, direction="forward")
+    with pytest.raises(OptionError, match="backward"):
+        Dose().choose(forward, nn.Identity(), z, labels, known=2)
+    assert Dose(shares=torch.tensor([0.0, 0.5])).shares == (0.0, 0.5)
     for options in ({"shares": []}, {"shares": [-1.0]}, {"shares": [1.5]}, {"tolerance": 2.0}):
         with pytest.raises(OptionError):
             Dose(**options)

@@ -28,11 +28,12 @@ class Blend(Readout):
     """Several readouts vote: a convex sum of their scores, and one number for each task taken off its classes'.
 
     Scores of different parts are comparable after each row is brought to mean 0 and standard deviation 1 over the
-    classes. The sum favours newer classes as its parts do, and offsets undo that (an offset for each part would
-    come to the same, since weights only add them up). Weights and offsets are chosen on labelled training latents:
-    exemplars of all classes, each scored as if a `NearestMean` or `Discriminant` had been made without it; or, where
-    none were kept, data of the new classes and `Prototypes.stand_ins` for the old ones. A test sample never takes part
-    in the choice::
+    classes that all parts score (an output of the head that no class has yet is none of these). With two classes in
+    all that leaves of each part which one it is for, and nothing of how sure it is. The sum favours newer classes as
+    its parts do, and offsets undo that (an offset for each part would come to the same, since weights only add them
+    up). Weights and offsets are chosen on labelled training latents: exemplars of all classes, each scored as if a
+    `NearestMean` or `Discriminant` had been made without it; or, where none were kept, data of the new classes and
+    `Prototypes.stand_ins` for the old ones. A test sample never takes part in the choice::
 
         means = eli.NearestMean().add(z, labels)                                # of exemplars, under the current model
         aligned = eli.NearestMean().add(aligner.align(z), labels)
@@ -121,12 +122,17 @@ class Blend(Readout):
             raise LatentError(f"a choice between old and new needs latents of both: labels below {old}, and others")
         for part in self._parts():
             part.require_fitted()
+        # Minus infinity is what some heads give to outputs that no class has yet.
+        if logits is not None and (logits.isnan() | (logits == torch.inf)).any():
+            raise LatentError("the logits hold NaN or infinite numbers")
         with torch.no_grad():
             given = [part.left_out(z, labels.to(z.device), logits=logits) for part in self._parts()]
-        scores = _standard([part.detach().cpu().double() for part in given])
-        if int(labels.max()) >= scores.shape[-1]:
-            raise LatentError(f"there is a label {int(labels.max())}, but the parts score {scores.shape[-1]} classes")
-        chosen = self._chosen(scores, labels)
+        *rows, classes = _check_shapes(given)
+        if rows != [len(z)]:
+            raise LatentError(f"the parts give scores {(*rows, classes)} for {len(z)} latents: are the logits theirs?")
+        if int(labels.max()) >= classes:
+            raise LatentError(f"there is a label {int(labels.max())}, but the parts score {classes} classes")
+        chosen = self._chosen([part.detach().cpu().double() for part in given], labels)
         with torch.inference_mode(False):
             self._build(z.shape[1])
             self.weights = torch.tensor(chosen.weights, device=z.device)
@@ -135,9 +141,10 @@ class Blend(Readout):
 
     def forward(self, z: Tensor, *, logits: Tensor | None = None) -> Tensor:
         """The sum, `(..., classes)`; about 0 for a class that no part favours or disfavours."""
-        self.require_fitted()
+        self._check(z)
         weights, parts = self.voters()
         given = [part(z, logits=logits) for part in parts]
+        _check_shapes(given)
         return blended(weights, given, offsets=self.offsets.tolist(), ends=self.ends).to(z.dtype)
 
     @property
@@ -155,17 +162,28 @@ class Blend(Readout):
             assert isinstance(part, Readout)  # noqa: S101  (for the type checker: a ModuleList forgets)
             yield part
 
-    def _chosen(self, scores: Tensor, labels: Tensor) -> _Tried:
+    def _chosen(self, given: Sequence[Tensor], labels: Tensor) -> _Tried:
+        standard: dict[tuple[int, ...], Tensor] = {}
+
+        def tried(weights: tuple[float, ...]) -> _Tried:
+            # As it will predict: parts without a vote are not asked, which classes they score does not matter.
+            voters = tuple(place for place, weight in enumerate(weights) if weight)
+            if voters not in standard:
+                standard[voters] = _standard([given[place] for place in voters])
+            return _Tried.of(weights, standard[voters], labels, ends=self.ends)
+
         grid = self._grid()
-        equal = _Tried.of(next(grid), scores, labels, ends=self.ends)
+        equal = tried(next(grid))
         if math.isinf(self.caution):
             return equal
-        tried = [equal, *(_Tried.of(weights, scores, labels, ends=self.ends) for weights in grid)]
-        best = max(blend.accuracy for blend in tried)
-        error = math.sqrt(best * (1 - best) / len(labels))
+        blends = [equal, *map(tried, grid)]
+        best = max(blend.accuracy for blend in blends)
+        counts = torch.bincount(labels).double()
+        # Of a mean over classes, which may have very different numbers of latents.
+        error = math.sqrt(best * (1 - best) * float((1 / counts[counts > 0]).sum())) / int((counts > 0).sum())
         # Sums in different order differ by rounding: that is no better accuracy.
         least = best - self.caution * error - 1e-9
-        good = (blend for blend in tried if blend.accuracy >= least)
+        good = (blend for blend in blends if blend.accuracy >= least)
         return min(good, key=lambda blend: (blend.unevenness, -blend.accuracy))
 
     def _grid(self) -> Iterator[tuple[float, ...]]:
@@ -203,10 +221,11 @@ class _Tried(NamedTuple):
 
     @classmethod
     def of(cls, weights: tuple[float, ...], scores: Tensor, labels: Tensor, *, ends: Sequence[int]) -> _Tried:
-        summed = _sum(weights, scores)
+        """From the standard scores of the parts that have a vote."""
+        summed = _sum([weight for weight in weights if weight], scores)
         # A row whose own class a part has no score for cannot be won by any offset: it must not choose one.
         own = scores[:, torch.arange(len(labels), device=labels.device), labels]
-        fair = (own[own.new_tensor(weights) > 0] > _NEVER / 2).all(dim=0)
+        fair = (own > _NEVER / 2).all(dim=0)
         offsets = best_offsets(summed[fair], labels[fair], ends=ends)
         right = offset_scores(summed, offsets, ends=ends).argmax(dim=1) == labels
         uneven = sum((weight - 1 / len(weights)) ** 2 for weight in weights)
@@ -220,22 +239,35 @@ def blended(
     return offset_scores(_sum(weights, _standard(scores)), offsets, ends=ends)
 
 
-def _standard(given: Sequence[Tensor]) -> Tensor:
-    """All parts' scores in one tensor, each row with mean 0 and standard deviation 1 over the classes it scores."""
+def _check_shapes(given: Sequence[Tensor]) -> torch.Size:
+    """The shape of all parts' scores; an error if they have several."""
     widths = sorted({scores.shape[-1] for scores in given})
     if len(widths) > 1:
         raise LatentError(
             f"the parts of a blend score {widths} classes: all parts, and the head, must have the same ones"
         )
+    shapes = {scores.shape for scores in given}
+    if len(shapes) > 1:
+        listed = " and ".join(str(tuple(shape)) for shape in sorted(shapes))
+        raise LatentError(f"the parts of a blend give scores {listed}: the head's must be of the same latents")
+    return given[0].shape
+
+
+def _standard(given: Sequence[Tensor]) -> Tensor:
+    """All parts' scores in one tensor, each row with mean 0 and standard deviation 1 over the classes all score."""
     dtype = reduce(torch.promote_types, (compute_dtype(scores) for scores in given))
     scores = torch.stack([scores.to(dtype) for scores in given])
-    # Minus infinity is "nothing to say"; what is no number stays none, as with any head.
-    there = scores != -torch.inf
+    # Minus infinity is "nothing to say"; what is no number stays none, as with any head. A class that one part says
+    # nothing of cannot win, and must not decide how much the others' words weigh: outputs of a head that are still
+    # free may be anything.
+    there = (scores != -torch.inf).all(dim=0)
     count = there.sum(dim=-1, keepdim=True).clamp(min=1)
-    centred = scores - scores.masked_fill(~there, 0).sum(dim=-1, keepdim=True) / count
-    spread = (centred.masked_fill(~there, 0).square().sum(dim=-1, keepdim=True) / count).sqrt()
+    # Nothing infinite is computed with, and no root of 0 taken: gradients would be no numbers.
+    kept = torch.where(there, scores, 0.0)
+    centred = torch.where(there, kept - kept.sum(dim=-1, keepdim=True) / count, 0.0)
+    variance = centred.square().sum(dim=-1, keepdim=True) / count
     # A row of equal scores says nothing, and must not become noise.
-    return torch.where(there, centred / spread.clamp(min=1e-12), _NEVER)
+    return torch.where(there, centred / variance.clamp(min=1e-24).sqrt(), _NEVER)
 
 
 def _sum(weights: Sequence[float], scores: Tensor) -> Tensor:

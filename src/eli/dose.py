@@ -50,11 +50,12 @@ class Dose(Gate):
 
     def __init__(self, *, shares: Sequence[float] = _SHARES, tolerance: float = 0.02) -> None:
         super().__init__()
-        if not shares or not all(0 <= share <= 1 for share in shares):
+        given = [float(share) for share in shares]
+        if not given or not all(0 <= share <= 1 for share in given):
             raise OptionError(f"shares must be numbers in [0, 1], got {shares!r}")
         if not 0 <= tolerance <= 1:
             raise OptionError(f"tolerance must be in [0, 1], got {tolerance!r}")
-        self.shares = tuple(sorted(float(share) for share in shares))
+        self.shares = tuple(sorted(given))
         self.tolerance = tolerance
 
     def config(self) -> dict[str, Any]:
@@ -83,8 +84,12 @@ class Dose(Gate):
         labels = labels.long()
         if not (labels >= known).any():
             raise LatentError(f"there is no latent of a new class: no label from {known} on")
-        generator = torch.Generator().manual_seed(0)
-        moved = aligner.align(z, generator=generator)
+        if aligner.direction == "forward":
+            raise OptionError('a dose needs an aligner that was fitted with direction="backward"')
+        outputs = _read(head, z[:1]).shape[-1]
+        if int(labels.max()) >= outputs:
+            raise LatentError(f"there is a label {int(labels.max())}, but the head has {outputs} outputs")
+        moved = aligner.align(z, generator=torch.Generator().manual_seed(0))
         found = [_accuracy(head, torch.lerp(z, moved, share), labels.to(z.device)) for share in self.shares]
         if (labels < known).any():
             best = found.index(max(found))
@@ -104,5 +109,9 @@ class Dose(Gate):
 
 
 @torch.no_grad()
+def _read(head: Head, z: Tensor) -> Tensor:
+    return logits_of(head(z))
+
+
 def _accuracy(head: Head, z: Tensor, labels: Tensor) -> float:
-    return balanced_accuracy(logits_of(head(z)).argmax(dim=-1) == labels, labels)
+    return balanced_accuracy(_read(head, z).argmax(dim=-1) == labels, labels)

@@ -145,7 +145,8 @@ class ByPrediction(Gate):
             logits = self._logits(head(z))
         if logits.shape[:-1] != z.shape[:-1]:
             raise LatentError(
-                f"the head's logits {tuple(logits.shape)} do not have one row per latent {tuple(z.shape)}"
+                f"the head's logits {tuple(logits.shape)} do not have one row per latent {tuple(z.shape)}: attach to "
+                "the layer that reads one latent for each row of logits"
             )
         if max(self._old) >= logits.shape[-1]:
             raise OptionError(f"known={self.known!r} does not fit a head with {logits.shape[-1]} outputs")

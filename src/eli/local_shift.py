@@ -13,6 +13,7 @@ from eli.checks import check_seed, check_whole
 from eli.errors import OptionError
 from eli.langevin import compute_dtype
 
+_NARROWEST = 1e-6  # squares of much narrower widths would be 0, and weights no numbers
 _BLOCK = 4096  # rows whose distances to all anchors are in memory at one time
 
 
@@ -47,8 +48,8 @@ class LocalShift(Aligner):
 
     def __init__(self, *, bandwidth: float = 0.3, anchors: int = 2000, seed: int = 0) -> None:
         super().__init__()
-        if not (math.isfinite(bandwidth) and bandwidth > 0):
-            raise OptionError(f"bandwidth must be a finite number > 0, got {bandwidth!r}")
+        if not (math.isfinite(bandwidth) and bandwidth >= _NARROWEST):
+            raise OptionError(f"bandwidth must be a finite number >= {_NARROWEST}, got {bandwidth!r}")
         self.bandwidth = bandwidth
         self.anchors = check_whole(anchors, "anchors", least=1)
         self.seed = check_seed(seed)

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from eli.aligner import Aligner
-from eli.checks import check_labels, check_rows, check_whole
+from eli.checks import check_labels, check_rows, check_seed, check_whole
 from eli.errors import LatentError, OptionError
 from eli.extraction import extract_labelled
 from eli.langevin import compute_dtype
@@ -76,6 +76,7 @@ class Prototypes(Readout):
         """
         check_rows(z, "latents")
         check_labels(labels, len(z))
+        classes = check_whole(classes, "classes", least=0)
         if self.fitted and z.shape[1] != self.dim:
             raise LatentError(f"these prototypes have dimension {self.dim}, the latents {z.shape[1]}")
         z, labels = self._seen(z.detach()), labels.to(z.device).long()
@@ -155,7 +156,7 @@ class Prototypes(Readout):
         check_rows(z, "latents")
         self._check(z)
         check_labels(labels, len(z))
-        per_class = check_whole(per_class, "per_class", least=1)
+        per_class, seed = check_whole(per_class, "per_class", least=1), check_seed(seed)
         here = Prototypes().add(z, labels)
         residuals = z.detach() - here.means.to(z)[labels.to(z.device).long()]
         others = self.counts.clone()
