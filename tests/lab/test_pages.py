@@ -16,6 +16,11 @@ def test_update_section_replaces_only_the_block(tmp_path):
     assert page.read_bytes() == b"top\n<!-- begin toy -->\n| a |\n<!-- end toy -->\nbottom"
 
 
+def test_a_page_that_is_not_there_is_named_with_what_it_must_hold(tmp_path):
+    with pytest.raises(PageError, match=r"there is no page .*begin mine"):
+        update_section(tmp_path / "page.md", "mine", "text")
+
+
 def test_update_section_keeps_windows_line_ends_and_other_blocks(tmp_path):
     page = tmp_path / "page.md"
     page.write_bytes(b"<!-- begin a --><!-- end a -->\r\n<!-- begin b -->\r\nstay\r\n<!-- end b -->\r\n")

@@ -8,7 +8,7 @@ from eli.files import write_text_atomic
 
 
 class PageError(Exception):
-    """A page whose markers are missing, doubled or in the wrong order."""
+    """A page that is not there, or whose markers are missing, doubled or in the wrong order."""
 
 
 def update_section(path: Path, name: str, text: str) -> None:
@@ -35,9 +35,11 @@ def around_section(path: Path, name: str) -> tuple[str, str]:
 
     A command that will update a block at its end calls this at its start, so that a wrong file is known at once.
     """
+    begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
+    if not path.is_file():
+        raise PageError(f"there is no page {path}: make one that holds the lines {begin} and {end}")
     # Bytes, since reading as text would turn Windows line ends into others.
     page = path.read_bytes().decode("utf-8")
-    begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
     for marker in (begin, end):
         found = page.count(marker)
         if found != 1:

@@ -58,6 +58,13 @@ def test_gates_that_ask_the_head_are_for_python(tmp_path, saved, capsys):
     assert not (tmp_path / "a.onnx").exists()
 
 
+def test_a_readout_goes_with_its_model(tmp_path, latents, capsys):
+    path = eli.Prototypes().add(latents, torch.arange(60) % 3).save(tmp_path / "prototypes.safetensors")
+    assert main(["export", str(path), str(tmp_path / "a.onnx")]) == 1
+    assert "holds a Prototypes" in (message := capsys.readouterr().err)
+    assert "export_model_onnx" in message
+
+
 @pytest.mark.parametrize(
     ("names", "message"),
     [

@@ -1,6 +1,7 @@
 """`eli run | resume | evaluate | list | show` as a person meets them: what they print, and how they fail."""
 
 import errno
+import shutil
 
 import pytest
 import torch
@@ -44,16 +45,26 @@ def test_evaluate_reads_again(run_folder, capsys):
     assert (run_folder / "evaluations" / "six" / "results.csv").is_file()
 
 
-def test_list_shows_runs_and_what_is_damaged(run_folder, tmp_path, capsys):
+def test_list_shows_runs_and_what_is_damaged(run_folder, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
     (run_folder.parent / "broken").mkdir(exist_ok=True)
     (run_folder.parent / "broken" / "run.json").write_text("{")
     assert main(["list", str(run_folder.parent)]) == 0
     out = printed(capsys)
-    assert "one icarl digits 5+5 0 2/2" in out
+    assert "one icarl, digits, 5+5, seed 0 2/2" in out
     assert "run.json is damaged" in out
     assert main(["list", str(tmp_path)]) == 0
     assert "no runs in" in printed(capsys)
     assert main(["list", str(tmp_path / "nowhere")]) == 1
+
+
+def test_list_never_shortens_a_name(run_folder, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    name = "a-run-whose-name-does-not-fit-into-a-column-of-a-narrow-terminal-2"
+    shutil.copytree(run_folder, tmp_path / name)
+    assert main(["list", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert name in "".join(line.split()[0] for line in lines if line.startswith(" ") and line.split())
 
 
 def test_show_averages_seeds_and_writes_a_section(run_folder, tmp_path, capsys):

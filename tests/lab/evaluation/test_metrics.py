@@ -59,6 +59,14 @@ ROWS = [
 ]
 
 
+def test_what_takes_the_place_of_the_head_is_compared_with_the_head():
+    rows = [make_row(1, "blend", 0.9, [0.9], classifier="blend")]
+    rows += [make_row(t, "blend", a, [a] * t, old=a, new=a, classifier="blend") for t, a in ((2, 0.7), (3, 0.6))]
+    (blend,) = (summary for summary in summarise([*ROWS, *rows]) if summary.reading == "blend")
+    # (0.65 - 0.5) / (0.7 - 0.5)
+    assert blend.recovered == pytest.approx(0.75)
+
+
 def test_summaries_by_hand():
     found = {summary.reading: summary for summary in summarise(ROWS)}
     assert list(found) == ["base", "eli/oracle", "eli/by-energy", "oracle-mask"]

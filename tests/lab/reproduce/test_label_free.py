@@ -67,7 +67,11 @@ def test_values_for_spreadsheets():
     assert records[2]["seeds"] == "2"
 
 
-def test_a_terminal_gets_two_narrower_tables():
-    first, second = made().terminal
-    assert first.columns[0] == second.columns[0] == "reading"
-    assert len(first.columns) == len(second.columns) == 6
+def test_a_terminal_gets_three_narrower_tables_with_all_columns():
+    sheet = made()
+    assert [len(piece.columns) for piece in sheet.terminal] == [6, 4, 3]
+    assert {piece.columns[0] for piece in sheet.terminal} == {"reading"}
+    shown = [(name.replace("\n", " "), *(row[place] for row in piece.rows))
+             for piece in sheet.terminal for place, name in enumerate(piece.columns) if place]  # fmt: skip
+    whole = [(name, *(row[place] for row in sheet.page.rows)) for place, name in enumerate(sheet.page.columns) if place]
+    assert sorted(shown) == sorted(whole)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
+
+if TYPE_CHECKING:
+    from eli import Aligner
 
 HELP = "write a fitted aligner as ONNX, or for torch.export: latents in, aligned latents out"
 EXAMPLES = """examples:
@@ -28,15 +32,28 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--drop-noise", action="store_true", help="export an aligner with noise as if it had none")
 
 
+def _load(path: Path) -> Aligner:
+    from eli import Aligner, OptionError
+    from eli.storage import Storable
+
+    found = Storable.load(path)
+    if not isinstance(found, Aligner):
+        raise OptionError(
+            f"{path} holds a {type(found).__name__}, and this takes an aligner: in Python, attach it to its model, and "
+            "eli.export.export_model_onnx or export_model_torch write both"
+        )
+    return found
+
+
 def run(args: argparse.Namespace, console: Console) -> None:
     """Write the file and say what is in it."""
-    from eli import Aligner, ByPrediction, Gate, OptionError
+    from eli import ByPrediction, Gate, OptionError
     from eli.export import export_onnx, export_torch
 
     kind = args.format or _FORMATS.get(args.out.suffix.lower())
     if kind is None:
         raise OptionError(f"cannot tell a format from the ending of {args.out}: name one with --format onnx or torch")
-    aligner = Aligner.load(args.aligner)
+    aligner = _load(args.aligner)
     gate = Gate.load(args.gate) if args.gate else None
     if isinstance(gate, ByPrediction):
         raise OptionError(

@@ -27,20 +27,27 @@ def run(args: argparse.Namespace, console: Console) -> None:
 
     from eli.errors import EliError
     from eli.lab.commands.show import edition_notes
+    from eli.lab.evaluation.catalogue import DEFAULT
     from eli.lab.evaluation.metrics import summarise
+    from eli.lab.evaluation.table import HEAD
     from eli.lab.experiments.run_folder import RunFolder
     from eli.lab.experiments.words import learner_words, protocol_words
 
     if not args.folder.is_dir():
         raise FileNotFoundError(f"there is no folder {args.folder}; runs are in 'out' unless out=DIR said otherwise")
-    table = Table("run", "learner", "data", "protocol", "seed", "tasks", "base", "eli/oracle †", box=box.SIMPLE_HEAD)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    # Whole names, on several lines where need be: they are what other commands are told.
+    table.add_column("run", overflow="fold")
+    table.add_column("what", overflow="fold")
+    for heading in ("tasks", "base", DEFAULT, "eli/oracle †"):
+        table.add_column(heading, no_wrap=True)
     remarks = []
     for file in sorted(args.folder.glob("**/run.json")):
         folder = RunFolder(file.parent)
         try:
             facts = folder.facts()
             results = folder.gather()
-            average = {s.reading: s.average for s in summarise(results.rows) if s.classifier in ("fc", "detector")}
+            average = {s.reading: s.average for s in summarise(results.rows) if s.classifier in HEAD}
         except EliError as error:
             remarks.append(str(error))
             continue
@@ -48,12 +55,9 @@ def run(args: argparse.Namespace, console: Console) -> None:
         config = facts["config"]
         table.add_row(
             Text(str(file.parent.relative_to(args.folder))),
-            learner_words(config),
-            config["data"]["name"],
-            protocol_words(config),
-            str(config["seed"]),
+            f"{learner_words(config)}, {config['data']['name']}, {protocol_words(config)}, seed {config['seed']}",
             f"{len(results.tasks)}/{len(facts['sizes'])}",
-            *(f"{100 * average[name]:.1f}" if name in average else "–" for name in ("base", "eli/oracle")),
+            *(f"{100 * average[name]:.1f}" if name in average else "–" for name in ("base", DEFAULT, "eli/oracle")),
         )
     if not table.row_count and not remarks:
         console.print(f"no runs in {args.folder}; 'eli run' makes one", soft_wrap=True, markup=False)
@@ -61,7 +65,7 @@ def run(args: argparse.Namespace, console: Console) -> None:
     console.print(table)
     console.print(
         "average accuracy (of detectors: mean average precision) over tasks in %, the first included; "
-        "† knows which test samples are old"
+        f"{DEFAULT}: the label-free default; † knows which test samples are old"
     )
     for line in remarks:
         console.print(line, soft_wrap=True, markup=False)

@@ -12,9 +12,8 @@ from rich import box
 from rich.table import Table
 
 from eli.lab.evaluation.catalogue import READINGS
-from eli.lab.evaluation.metrics import METRICS, accuracy_matrix, curve, summarise
+from eli.lab.evaluation.metrics import HEADLESS, METRICS, accuracy_matrix, curve, summarise
 from eli.lab.evaluation.results import Results
-from eli.lab.evaluation.table import HEADLESS
 from eli.lab.evaluation.terms import Terms, terms_of
 
 _MATRICES = ("base", "eli/oracle", "eli/all")

@@ -38,6 +38,9 @@ METRICS: Mapping[str, tuple[str, str]] = {
 }
 """Formula and explanation of each metric, for display."""
 
+HEADLESS = ("prototypes", "blend")
+"""Classifiers that take the place of the model's own head, and are compared with it."""
+
 Part = Literal["accuracy", "old", "new", "among_old", "gate_accuracy"]
 _SMALLEST_GAIN = 1e-12
 
@@ -166,7 +169,7 @@ def _summary(name: tuple[str, str], rows: Sequence[Row], curves: Mapping[tuple[s
     matrix = accuracy_matrix(rows)
 
     def mean_of(other: str) -> float | None:
-        return incremental_mean(curves.get((other, classifier), []))
+        return incremental_mean(curves.get((other, "fc" if classifier in HEADLESS else classifier), []))
 
     return Summary(
         reading=reading,

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from eli.lab.evaluation.catalogue import DEFAULT, READINGS
-from eli.lab.evaluation.metrics import METRICS, Summary
+from eli.lab.evaluation.metrics import HEADLESS, METRICS, Summary
 from eli.lab.evaluation.terms import DETECTED, terms_of
 
 COLUMNS = {
@@ -30,8 +30,6 @@ COLUMNS = {
 _WIDE = {**COLUMNS, "average_incremental": "without the first task", "recovered": "recovered"}
 """The same with what a page has room for."""
 
-HEADLESS = ("prototypes", "blend")
-"""Classifiers that take the place of the model's own head."""
 HEAD = ("fc", *HEADLESS, "detector")
 """The classifiers of the main table: the model's own head, and what takes its place."""
 NEAREST_MEAN = ("nearest-mean",)

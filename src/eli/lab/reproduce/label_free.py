@@ -5,12 +5,13 @@ Imported by `catalogue.py`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from eli.lab.evaluation.catalogue import DEFAULT, READINGS
-from eli.lab.evaluation.metrics import Summary, recovered_fraction, summarise
+from eli.lab.evaluation.metrics import HEADLESS, Summary, recovered_fraction, summarise
 from eli.lab.evaluation.statistics import paired_difference, spread
-from eli.lab.evaluation.table import HEADLESS, marked
+from eli.lab.evaluation.table import marked
 from eli.lab.report.spread import CONFIDENCE, ONE_SEED, gain_text, interval_text, mean_text
 from eli.lab.reproduce.base_runs import Evaluation
 from eli.lab.reproduce.grid import MARK, command, jobs_of, missing_data, readings_over_seeds, shared_first_tasks
@@ -119,6 +120,10 @@ def sheet(
     )
 
 
+_BREAK = re.compile(r" (the|over|above) ")
+"""Before which words a heading goes on in a second line."""
+
+
 def _cells(values: Values, of: Mapping[str, Values]) -> tuple[str, ...]:
     base, default, mask = of["base"], of.get(DEFAULT), of[marked("oracle-mask")]
     three = (side["average_incremental"] for side in (values, base, mask))
@@ -158,14 +163,13 @@ def _record(values: Values) -> dict[str, Value]:
 
 
 def _pieces(page: Grid) -> tuple[Grid, ...]:
-    """The columns in two tables that a terminal has room for."""
-    labels = page.labels
-    accuracies, rest = page.columns[labels : labels + 5], page.columns[labels + 5 :]
-    headings = [heading.replace(" the ", "\nthe ").replace(" over ", "\nover ").replace(" above ", "\nabove ")
-                for heading in (*accuracies, *rest)]  # fmt: skip
-    cut = labels + 5
+    """The columns in three tables that a terminal has room for: accuracies, gains over base, the default's gains."""
+    heads, first = range(page.labels), page.labels
 
-    def piece(start: int, stop: int | None, names: Sequence[str]) -> Grid:
-        return Grid((*page.columns[:labels], *names), tuple((*r[:labels], *r[start:stop]) for r in page.rows), labels)
+    def piece(*places: int) -> Grid:
+        headings = (_BREAK.sub(r"\n\1 ", page.columns[first + place]) for place in places)
+        kept = [*heads, *(first + place for place in places)]
+        rows = tuple(tuple(row[place] for place in kept) for row in page.rows)
+        return Grid((*page.columns[:first], *headings), rows, page.labels)
 
-    return piece(labels, cut, headings[:5]), piece(cut, None, headings[5:])
+    return piece(0, 1, 2, 3, 4), piece(5, 6, 9), piece(7, 8)

@@ -67,7 +67,9 @@ def print_sheet(sheet: Sheet, console: Console) -> None:
         for number, heading in enumerate(grid.columns):
             lines = heading.split("\n")
             right = number >= grid.labels
-            table.add_column(heading, justify="right" if right else "left", min_width=max(map(len, lines)))
+            width = max(map(len, lines))
+            # Never cut: labels are what tells rows apart.
+            table.add_column(heading, justify="right" if right else "left", min_width=width, overflow="fold")
         for row in grid.rows:
             table.add_row(*(Text(cell) for cell in row))
         console.print(table)
