@@ -66,8 +66,8 @@ def fit_blend(
             there were after each of these: `[50, 60, 70]` (not the classes themselves).
         prototypes: Class means of the old classes in the previous model's space. They are not changed: the blend has a
             copy that was moved forward and holds the new classes as well (`blend.prototypes`: keep them for the next
-            time). Offsets are chosen on the very images that make the new classes' means: with only a handful of a
-            class they take too much off the new ones, and `blend.offsets.zero_()` is better.
+            time). Offsets are chosen on the very images that make the new classes' means, so that with only a handful
+            of a class they take somewhat too much off the new ones.
         aligner: What moves latents back, not fitted yet; when not given, `EnergyAligner()` with exemplars and `Ridge()`
             with prototypes.
         argument: Which argument of the head is the latent: 0 or a keyword.
