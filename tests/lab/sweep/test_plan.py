@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from eli.lab.cli import main
 from eli.lab.experiments.config_errors import ConfigError
-from eli.lab.experiments.run_folder import RunFolder
+from eli.lab.experiments.run_folder import RunError, RunFolder
 from eli.lab.learners import LEARNERS, REGISTERED, register_learner
 from eli.lab.sweep.cluster import Resources, _check_room
 from eli.lab.sweep.plan import plan_sweep, split_list
@@ -102,9 +102,9 @@ def test_the_table_follows_the_folders(tmp_path):
     said = []
     _, cells = plan_sweep([*QUICK, "seed=0,1,2", f"out={tmp_path}"])
     lines = Lines(cells, said.append)
-    for number, cell in enumerate(cells[:2]):
-        cell.folder.path.mkdir(parents=True)
-        (cell.folder.path / ".lock").write_text(str(number))
+    for cell in cells[:2]:
+        with cell.folder.locked():
+            pass
     lines.look()
     lines.look()
     lines.ended(cells[0], None)
@@ -122,7 +122,14 @@ def test_a_run_that_is_begun_again_counts_twice(tmp_path):
         lines.look()
     with cell.folder.locked():
         lines.look()
-    assert [text.rpartition(": ")[2] for text in said] == ["started", "started, time 2"]
+    # However seldom somebody looks, and whoever else asks for it meanwhile.
+    with cell.folder.locked(), pytest.raises(RunError, match="another process"), cell.folder.locked():
+        pass
+    with cell.folder.locked():
+        pass
+    lines.ended(cell, None)
+    again = [f"started, time {number}" for number in (2, 3, 4)]
+    assert [text.rpartition(": ")[2] for text in said] == ["started", *again, "finished"]
 
 
 def test_what_this_machine_cannot_give_is_refused():

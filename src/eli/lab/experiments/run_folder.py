@@ -188,12 +188,22 @@ class RunFolder:
         """
         lock = _locker()
         self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / ".lock").open("w") as handle:
+        with self._lock.open("a") as handle:
             try:
                 lock(handle.fileno())
             except BlockingIOError:
                 raise RunError(f"another process is at work in {self.path}; wait for it, or stop it") from None
+            handle.write("+")  # see `starts`
+            handle.flush()
             yield
+
+    @property
+    def _lock(self) -> Path:
+        return self.path / ".lock"
+
+    def starts(self) -> int:
+        """How often a process has begun to work here."""
+        return self._lock.stat().st_size if self._lock.exists() else 0
 
 
 def refuse_archived(folder: RunFolder, facts: Mapping[str, Any]) -> None:

@@ -29,13 +29,13 @@ class _Line:
     Args:
         cell: The run.
         state: In a word.
-        stamp: When a process last took hold of its folder.
-        starts: How often that was in this sweep.
+        before: How often it had been begun before this sweep.
+        starts: How often in this sweep.
     """
 
     cell: Cell
     state: str
-    stamp: int | None
+    before: int
     starts: int = 0
 
 
@@ -50,7 +50,7 @@ class Lines:
     def __init__(self, cells: Sequence[Cell], say: Callable[[str], None]) -> None:
         self._say = say
         self._lines = {
-            cell.run.digest: _Line(cell, "done before" if cell.job.done else "waiting", _stamp(cell.folder))
+            cell.run.digest: _Line(cell, "done before" if cell.job.done else "waiting", cell.folder.starts())
             for cell in cells
         }
         self.failed: dict[str, str] = {}
@@ -58,14 +58,19 @@ class Lines:
     def look(self) -> None:
         """Find out which runs were begun since, or begun again."""
         for line in self._lines.values():
-            stamp = _stamp(line.cell.folder)
-            if line.state in ("waiting", "running") and stamp != line.stamp:
-                line.stamp, line.state, line.starts = stamp, "running", line.starts + 1
-                self._say(f"{line.cell.label}: {'started' if line.starts == 1 else f'started, time {line.starts}'}")
+            if line.state in ("waiting", "running"):
+                self._count(line)
+
+    def _count(self, line: _Line) -> None:
+        # Counted by the folder: between two looks a run may be begun, die and be begun again.
+        for number in range(line.starts + 1, line.cell.folder.starts() - line.before + 1):
+            line.starts, line.state = number, "running"
+            self._say(f"{line.cell.label}: {'started' if number == 1 else f'started, time {number}'}")
 
     def ended(self, cell: Cell, problem: str | None) -> None:
         """A run ended: well, or with a problem."""
         line = self._lines[cell.run.digest]
+        self._count(line)
         line.state = "finished" if problem is None else "failed"
         if problem is not None:
             self.failed[cell.label] = problem
@@ -100,12 +105,6 @@ def live_table(cells: Sequence[Cell], console: Console) -> Iterator[tuple[Lines,
             live.update(lines.table(), refresh=True)
 
         yield lines, look
-
-
-def _stamp(folder: RunFolder) -> int | None:
-    """When the lock of a run was last taken, by the clock of whoever took it; only good for telling two times apart."""
-    lock = folder.path / ".lock"
-    return lock.stat().st_mtime_ns if lock.exists() else None
 
 
 def _tasks(folder: RunFolder) -> str:
