@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from tests.conftest import Net
@@ -39,6 +41,17 @@ def test_a_compiled_model_is_as_the_model(net, x, blend, order, mode):
         assert not torch.allclose(expected, base)
         eli.detach(net)
         torch.testing.assert_close(compiled(x), base)
+
+
+def test_two_models_of_one_class_are_told_apart(net, x, blend):
+    twin = copy.deepcopy(net)
+    compiled, other = (torch.compile(model, backend=BACKEND) for model in (net, twin))
+    eli.attach(net, "fc", blend)
+    with torch.no_grad():
+        torch.testing.assert_close(other(x), twin(x))
+        torch.testing.assert_close(compiled(x), net(x))
+        torch.testing.assert_close(other(x), twin(x))
+        assert not torch.allclose(net(x), twin(x))
 
 
 def test_latents_are_read_and_aligners_fitted_on_compiled_models(net, x, blend):

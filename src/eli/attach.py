@@ -66,8 +66,9 @@ def attach(
 
     Nothing else changes: training is untouched, no parameter or `state_dict` entry is added, no label is seen. Works
     under `no_grad`, `inference_mode` and autocast, for heads with any kind of output, under `nn.DataParallel`, in a
-    deep copy of the model (which gets its own copy of the aligner), and for models that are compiled (`torch.compile`)
-    before or after; what was compiled is then compiled anew at its next call.
+    deep copy of the model (which gets its own copy of the aligner), and for compiled models: call
+    `torch.compile` first, so that it learns to tell models with and without attachments apart. What was compiled is
+    compiled anew at its next call.
 
     Args:
         model: Any module.

@@ -106,9 +106,10 @@ class ScoresHook(HeadHook):
 
 
 def _forget_compiled() -> None:
-    # What torch.compile made does not look for hooks again (its config.skip_nnmodule_hook_guards). If its part of torch
-    # was never loaded, nothing was compiled, and to load it would take seconds.
+    # Unless told to, what torch.compile made does not look for hooks again, and takes another model of the same class
+    # for this one. If its part of torch was never loaded, nothing was compiled, and to load it would take seconds.
     if "torch._dynamo" in sys.modules:
+        torch._dynamo.config.skip_nnmodule_hook_guards = False
         torch.compiler.reset()
 
 
