@@ -65,10 +65,11 @@ def attach(
     an aligner on the same head (which is refused for a readout that aligns by itself, as the one of `fit_blend` does).
 
     Nothing else changes: training is untouched, no parameter or `state_dict` entry is added, no label is seen. Works
-    under `no_grad`, `inference_mode` and autocast, for heads with any kind of output, under `nn.DataParallel`, in a
-    deep copy of the model (which gets its own copy of the aligner), and for compiled models: call
-    `torch.compile` first, so that it learns to tell models with and without attachments apart. What was compiled is
-    compiled anew at its next call.
+    under `no_grad`, `inference_mode` and autocast, for heads with any kind of output (in
+    which readouts, `OldOutputs` and `ByPrediction` must find logits), under `nn.DataParallel`, in a
+    deep copy of the model (which gets its own copy of the aligner), and for compiled models,
+    if `torch.compile` is called before `attach` (what was compiled is compiled anew at its next call). The other way
+    round, a plain model of the same class that is compiled and called first makes torch leave the attachment out.
 
     Args:
         model: Any module.

@@ -28,10 +28,10 @@ class Blend(Readout):
     """Several readouts vote: a convex sum of their scores, and one number for each task taken off its classes'.
 
     Scores of different parts are comparable after each row is brought to mean 0 and standard deviation 1 over the
-    classes that all parts score (an output of the head that no class has yet is none of these). With two classes in
-    all that leaves of each part which one it is for, and nothing of how sure it is. The sum favours newer classes as
-    its parts do, and offsets undo that (an offset for each part would come to the same, since weights only add them
-    up). Weights and offsets are chosen on labelled training latents: exemplars of all classes, each scored as if a
+    classes that all parts with a vote score (an output of the head that no class has yet is none of these). With two
+    classes in all that leaves of each part which one it is for, and nothing of how sure it is. The sum favours newer
+    classes as its parts do, and offsets undo that (an offset for each part would come to the same, since weights only
+    add them up). Weights and offsets are chosen on labelled training latents: exemplars of all classes, each scored as if a
     `NearestMean` or `Discriminant` had been made without it; or, where none were kept, data of the new classes and
     `Prototypes.stand_ins` for the old ones. A test sample never takes part in the choice::
 
@@ -44,7 +44,7 @@ class Blend(Readout):
         parts: The readouts.
         known: Number of old classes, which are the first ones; or, where they came in several tasks, how many there
             were after each of these: `[50, 60, 70]`.
-        steps: Weights are multiples of 1 / steps.
+        steps: Weights are multiples of 1 / steps, or equal.
         caution: Of all blends whose balanced accuracy is within so many standard errors of the best one, that nearest
             to equal weights is taken: a few hundred exemplars that the model was trained on do not tell much.
             0 takes the best, infinity equal weights.

@@ -89,7 +89,7 @@ def export_torch(
     drop_noise: bool = False,
     verify: bool = True,
 ) -> Exported:
-    """Write an aligner and its gate as a `torch.export` program (`.pt2`); the arguments are those of `export_onnx`.
+    """Write an aligner and its gate as a `torch.export` program (`.pt2`); arguments as of `export_onnx`, but `opset`.
 
     Example:
         >>> import tempfile, torch, eli
