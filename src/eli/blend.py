@@ -31,9 +31,9 @@ class Blend(Readout):
     classes that all parts with a vote score (an output of the head that no class has yet is none of these). With two
     classes in all that leaves of each part which one it is for, and nothing of how sure it is. The sum favours newer
     classes as its parts do, and offsets undo that (an offset for each part would come to the same, since weights only
-    add them up). Weights and offsets are chosen on labelled training latents: exemplars of all classes, each scored as if a
-    `NearestMean` or `Discriminant` had been made without it; or, where none were kept, data of the new classes and
-    `Prototypes.stand_ins` for the old ones. A test sample never takes part in the choice::
+    add them up). Weights and offsets are chosen on labelled training latents: exemplars of all classes, each scored as
+    if a `NearestMean` or `Discriminant` had been made without it; or, where none were kept, data of the new classes
+    and `Prototypes.stand_ins` for the old ones. A test sample never takes part in the choice::
 
         means = eli.NearestMean().add(z, labels)                                # of exemplars, under the current model
         aligned = eli.NearestMean().add(aligner.align(z), labels)
