@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -49,6 +51,52 @@ def test_old_outputs_of_a_head_that_works_in_place(shift):
         with eli.attach(model, "1", shift, outputs=eli.OldOutputs(range(2))):
             outputs.append(model(z.clone()))
     assert torch.equal(*outputs)
+
+
+def test_a_users_own_hook_behind_a_readout_stays_behind_it(prototypes, shift):
+    z, (head, _) = torch.ones(2, DIM), heads()
+    model = nn.Sequential(nn.Identity(), head).eval()
+    eli.attach(model, "1", prototypes)
+    head.register_forward_hook(lambda module, args, output: 10 * output)
+    eli.attach(model, "1", shift)
+    assert torch.equal(model(z), 10 * prototypes(shift.align(z)))
+
+
+class Handing(nn.Module):
+    """A head that hands its latents on."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(DIM, 4)
+
+    def forward(self, z):
+        return {"logits": self.fc(z), "features": z}
+
+
+def test_latents_that_a_head_hands_on_hold_nothing_more(prototypes):
+    model = nn.Sequential(nn.Identity(), Handing()).eval()
+    eli.attach(model, "1", prototypes)
+    assert not vars(model(torch.ones(2, DIM))["features"])
+
+
+LOADED = """
+import sys, torch, eli
+model = torch.load(sys.argv[1], weights_only=False)
+x = torch.ones(2, 6)
+before = model(x)
+eli.Latents(model, "1")(x)
+assert torch.equal(model(x), before)
+assert eli.detach(model) == 2
+"""
+
+
+def test_a_model_that_another_process_loads_keeps_what_is_attached(prototypes, shift, tmp_path):
+    model = nn.Sequential(nn.Identity(), nn.Linear(DIM, 4)).eval()
+    eli.attach(model, "1", prototypes)
+    eli.attach(model, "1", shift)
+    torch.save(model, tmp_path / "model.pt")
+    done = subprocess.run([sys.executable, "-c", LOADED, tmp_path / "model.pt"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 class Pooled(nn.Module):

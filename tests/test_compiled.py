@@ -6,13 +6,43 @@ import copy
 
 import pytest
 import torch
+import torch._dynamo
 from tests.conftest import Net
+from torch._dynamo.testing import CompileCounter
 
 import eli
 from eli.export import export_model_torch
 
 # Records and differentiates as the default does, but leaves out the C++ compiler.
 BACKEND = "aot_eager"
+
+
+@pytest.fixture(autouse=True)
+def as_in_a_new_process():
+    """Torch's compiler as it is before the first attachment."""
+    torch._dynamo.config.skip_nnmodule_hook_guards = True
+    torch.compiler.reset()
+
+
+def test_attaching_again_leaves_alone_what_was_compiled(net, x, blend):
+    other = torch.compile(copy.deepcopy(net), backend=(counting := CompileCounter()))
+    with torch.no_grad():
+        other(x)
+        eli.attach(net, "fc", blend)
+        other(x)
+        compiled = counting.frame_count
+        for _ in range(3):
+            eli.detach(net)
+            eli.attach(net, "fc", blend)
+            other(x)
+    assert counting.frame_count == compiled
+
+
+def test_a_compiled_head_keeps_what_is_attached_in_copies(net, x, blend):
+    net.fc = torch.compile(net.fc, backend=BACKEND)
+    eli.attach(net, "fc", blend)
+    with torch.no_grad():
+        torch.testing.assert_close(copy.deepcopy(net)(x), net(x))
 
 
 @pytest.fixture

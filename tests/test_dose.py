@@ -81,6 +81,13 @@ def test_what_cannot_be_is_said(world):
     with pytest.raises(OptionError, match="backward"):
         Dose().choose(forward, nn.Identity(), z, labels, known=2)
     assert Dose(shares=torch.tensor([0.0, 0.5])).shares == (0.0, 0.5)
-    for options in ({"shares": []}, {"shares": [-1.0]}, {"shares": [1.5]}, {"tolerance": 2.0}):
+    for options in (
+        {"shares": None},
+        {"shares": ["a"]},
+        {"shares": []},
+        {"shares": [-1.0]},
+        {"shares": [1.5]},
+        {"tolerance": 2.0},
+    ):
         with pytest.raises(OptionError):
             Dose(**options)

@@ -71,7 +71,7 @@ class TakesWeights(nn.Module):
 def test_a_head_that_the_model_never_calls_is_named(tmp_path, shift):
     model = TakesWeights().eval()
     eli.attach(model, "fc", shift)
-    with pytest.raises(ExportError, match="does not call the head"):
+    with pytest.raises(ExportError, match="does not call 'fc'"):
         export_model_torch(model, tmp_path / "a.pt2", torch.zeros(2, DIM))
     assert not list(tmp_path.iterdir())
 

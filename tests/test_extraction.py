@@ -151,6 +151,12 @@ def test_classes_that_are_no_numbers_are_named(classes):
         eli.Prototypes().add_data(nn.Identity(), [(torch.zeros(2, 3), classes)])
 
 
+@pytest.mark.parametrize("count", [0, 4])
+def test_another_number_of_classes_than_latents_is_named(count):
+    with pytest.raises(LatentError, match=rf"\[8\] latents but {count} classes"):
+        eli.Prototypes().add_data(nn.Identity(), [(torch.zeros(8, 3), torch.zeros(count, dtype=torch.long))])
+
+
 def test_a_generator_is_read_once_and_a_second_pass_says_so():
     assert MeanShift().fit(Spy(), Spy(), (x for x in batches_of())).fitted
     with pytest.raises(LatentError, match=r"pass 2 of 2.*generator can be read only once"):

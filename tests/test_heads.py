@@ -40,6 +40,13 @@ def test_a_part_may_be_called_like_a_wrapper():
     model = nn.ModuleDict({"module": nn.Linear(2, 3)})
     assert find_module(model, "module") is model["module"]
     assert find_module(nn.DataParallel(model), "module.module") is model["module"]
+    # Where the two disagree, a name is that of the model that was given.
+    assert find_module(nn.DataParallel(model), "module") is model
+
+
+def test_a_model_without_parts_says_so():
+    with pytest.raises(AttachError, match="no parts at all"):
+        find_module(nn.Linear(2, 3), "fc")
 
 
 def test_a_name_like_none_there_is_still_gets_suggestions(model):

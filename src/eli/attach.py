@@ -13,7 +13,7 @@ from eli.aligner import Aligner
 from eli.attachments import Attachment, OutputsAttachment, ReadoutAttachment
 from eli.errors import AttachError
 from eli.gates import Always, Gate
-from eli.heads import find_module
+from eli.heads import find_module, unwrapped
 from eli.hooks import HeadHook, ScoresHook, hooks_of
 from eli.outputs import OldOutputs
 from eli.readout import Aligned, Readout
@@ -68,8 +68,9 @@ def attach(
     under `no_grad`, `inference_mode` and autocast, for heads with any kind of output (in
     which readouts, `OldOutputs` and `ByPrediction` must find logits), under `nn.DataParallel`, in a
     deep copy of the model (which gets its own copy of the aligner), and for compiled models,
-    if `torch.compile` is called before `attach` (what was compiled is compiled anew at its next call). The other way
-    round, a plain model of the same class that is compiled and called first makes torch leave the attachment out.
+    if `torch.compile` is called before `attach`. The other way round, a plain model of the same class that is compiled
+    and called first makes torch leave the attachment out. The first `attach` of a process has everything compiled anew:
+    not while other threads run compiled models. Heads get a copy of the latents to work on.
 
     Args:
         model: Any module.
@@ -106,6 +107,8 @@ def attach(
     target = find_module(model, head) if isinstance(head, str) else head
     if not any(part is target for part in model.modules()):
         raise AttachError("the given head is not a part of the given model")
+    # A part may be compiled by itself; copies of the model have what is inside.
+    target = unwrapped(target)
     _check(target, aligner, gate, outputs)
     made: Attachment | OutputsAttachment | ReadoutAttachment
     if isinstance(aligner, Readout):
@@ -115,11 +118,11 @@ def attach(
     else:
         made = Attachment(model, target, aligner, gate if gate is not None else Always(), argument)
     _make_room(target, made, replace=replace)
-    stay = [hook for hook in hooks_of(target) if isinstance(hook, ScoresHook)]
-    # A readout that was there first still comes after the aligner: it is the aligned latents that it reads.
-    for hook in (made, *stay):
-        hook.detach()
-        hook.register()
+    made.register()
+    for hook in hooks_of(target):
+        # A readout that was there first still comes after the aligner: it is the aligned latents that it reads.
+        if isinstance(hook, ScoresHook):
+            hook.come_last()
     return made
 
 

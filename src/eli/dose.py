@@ -50,7 +50,10 @@ class Dose(Gate):
 
     def __init__(self, *, shares: Sequence[float] = _SHARES, tolerance: float = 0.02) -> None:
         super().__init__()
-        given = [float(share) for share in shares]
+        try:
+            given = [float(share) for share in shares]
+        except (TypeError, ValueError):
+            given = []
         if not given or not all(0 <= share <= 1 for share in given):
             raise OptionError(f"shares must be numbers in [0, 1], got {shares!r}")
         if not 0 <= tolerance <= 1:
@@ -86,7 +89,7 @@ class Dose(Gate):
             raise LatentError(f"there is no latent of a new class: no label from {known} on")
         if aligner.direction == "forward":
             raise OptionError('a dose needs an aligner that was fitted with direction="backward"')
-        outputs = _read(head, z[:1]).shape[-1]
+        outputs = _read(head, z).shape[-1]
         if int(labels.max()) >= outputs:
             raise LatentError(f"there is a label {int(labels.max())}, but the head has {outputs} outputs")
         moved = aligner.align(z, generator=torch.Generator().manual_seed(0))

@@ -196,10 +196,11 @@ def _record_model(model: nn.Module, example: Tensor, drop_noise: bool) -> Record
     inputs = torch.cat([inputs, inputs]) if len(inputs) == 1 else inputs
     with _watched(found) as called:
         expected = _results(lambda x: logits_of(copied(x)), inputs)
-    if any(hook.head not in called for hook in found):
+    if not called:
+        names = " and ".join(repr(name) for name, part in copied.named_modules() if hooks_of(part))
         raise ExportError(
-            "the model does not call the head that something is attached to (it may use the head's weights alone), so "
-            "nothing attached there has any effect: attach to a module that it calls"
+            f"the model does not call {names} (it may use the weights alone), so that what is attached there has no "
+            "effect: attach to a module that it calls"
         )
     return Recording.of(AlignedModel(copied, found), inputs, expected, names=("input", "logits"))
 

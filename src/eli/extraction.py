@@ -122,7 +122,8 @@ def extract_labelled(
     with evaluating(*models), torch.no_grad():
         for batch in data:
             x = _to_device(take(batch), where)
-            latents = [_rows(model(x), "the model") for model in models]
+            given = [model(x) for model in models]
+            latents = [_rows(z, "the model") for z in given]
             classes = _classes(told(batch)).to(latents[-1].device)
             if classes.is_floating_point() or classes.is_complex():
                 raise LatentError(
@@ -130,7 +131,7 @@ def extract_labelled(
                 )
             classes = classes.long()
             lengths = [len(z) for z in latents]
-            _refuse_tokens(lengths[-1], len(classes))
+            _refuse_tokens(given[-1], len(classes))
             if lengths != [len(classes)] * len(models):
                 raise LatentError(
                     f"a batch has {lengths} latents but {len(classes)} classes: one whole number for each latent is "
@@ -186,11 +187,11 @@ def _classes(given: Any) -> Tensor:
         ) from error
 
 
-def _refuse_tokens(latents: int, inputs: int) -> None:
-    if latents > inputs and latents % max(inputs, 1) == 0:
+def _refuse_tokens(z: Tensor, inputs: int) -> None:
+    if z.ndim == 3 and len(z) == inputs and z.shape[1] > 1:
         raise LatentError(
-            f"there are {latents // inputs} latents for each input: the head gets all tokens of an input. Name the "
-            'layer inside of it that reads one latent for each, such as "head.fc"'
+            f"there are {z.shape[1]} latents for each input: the head gets all tokens of an input. Name the layer "
+            'inside of it that reads one latent for each, such as "head.fc"'
         )
 
 

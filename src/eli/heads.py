@@ -30,17 +30,16 @@ def unwrapped(model: nn.Module) -> nn.Module:
 def find_module(model: nn.Module, name: str) -> nn.Module:
     """The part of `model` with this dotted name; an error that names the nearest ones if there is none.
 
-    Names may be those of a wrapped model or of the model inside.
+    Names are those of `model.named_modules()`; of a wrapped model, those of the model inside will do.
     """
-    inner = unwrapped(model)
-    parts: dict[str, nn.Module] = dict(inner.named_modules())
-    plain = name
-    while inner is not model and plain not in parts and plain.startswith(("module.", "_orig_mod.")):
-        plain = plain.partition(".")[2]
-    if plain in parts:
-        return parts[plain]
-    inside = [part for part in parts if part.endswith(f".{name}")]
-    near = inside[:3] or difflib.get_close_matches(name, parts, n=3) or [part for part in parts if part][-3:]
+    inside: dict[str, nn.Module] = dict(unwrapped(model).named_modules())
+    parts: dict[str, nn.Module] = {**inside, **dict(model.named_modules())}
+    if name in parts:
+        return parts[name]
+    below = [part for part in inside if part.endswith(f".{name}")]
+    near = below[:3] or difflib.get_close_matches(name, parts, n=3) or [part for part in parts if part][-3:]
+    if not near:
+        raise AttachError(f"the model has no module {name!r}: it has no parts at all")
     raise AttachError(f"the model has no module {name!r}; did you mean one of {', '.join(map(repr, near))}?")
 
 

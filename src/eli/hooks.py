@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from eli.heads import latent_of, unwrapped
 
@@ -48,8 +49,13 @@ class HeadHook:
 
     def register(self) -> None:
         """Put this on its head."""
-        self.head.register_forward_pre_hook(self, with_kwargs=True)
-        _forget_compiled()
+        self._last_id = self.head.register_forward_pre_hook(self, with_kwargs=True).id
+        _notice_hooks()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # In another process torch numbers hooks from 0 again: the next one would take the place of this one.
+        self.__dict__.update(state)
+        RemovableHandle.next_id = max(RemovableHandle.next_id, state.get("_last_id", -1) + 1)
 
     def _trains(self, head: nn.Module) -> bool:
         # Both: a frozen head is often left in evaluation mode while the rest of the model trains.
@@ -65,7 +71,6 @@ class HeadHook:
             for key in [key for key, hook in hooks.items() if hook is self]:
                 del hooks[key]
                 with_kwargs.pop(key, None)
-                _forget_compiled()
 
     def __enter__(self) -> Self:
         return self
@@ -86,7 +91,13 @@ class ScoresHook(HeadHook):
     def register(self) -> None:
         """Put this on its head."""
         super().register()
-        self.head.register_forward_hook(self, with_kwargs=True)
+        self._last_id = self.head.register_forward_hook(self, with_kwargs=True).id
+
+    def come_last(self) -> None:
+        """See the latents after everything else that is in front of the head."""
+        hooks = self.head._forward_pre_hooks
+        for key in [key for key, hook in hooks.items() if hook is self]:
+            hooks[key] = hooks.pop(key)
 
     def __call__(self, head: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *output: Any) -> Any:
         """Called by torch, before and after the head runs."""
@@ -94,7 +105,11 @@ class ScoresHook(HeadHook):
             return None
         z = latent_of(args, kwargs, self._argument)
         if output:
-            return self._rewritten(output[0], getattr(z, _AS_IT_CAME, z), head, (args, kwargs))
+            came = getattr(z, _AS_IT_CAME, z)
+            # A head may hand its latents on, and whoever keeps them must not keep two. A compiler follows no deletion.
+            if came is not z and not torch.compiler.is_compiling():
+                delattr(z, _AS_IT_CAME)
+            return self._rewritten(output[0], came, head, (args, kwargs))
         copy = z.clone()
         # Kept with the copy, not here: replicas on several devices share this hook.
         setattr(copy, _AS_IT_CAME, z)
@@ -105,10 +120,13 @@ class ScoresHook(HeadHook):
         raise NotImplementedError
 
 
-def _forget_compiled() -> None:
-    # Unless told to, what torch.compile made does not look for hooks again, and takes another model of the same class
-    # for this one. If its part of torch was never loaded, nothing was compiled, and to load it would take seconds.
-    if "torch._dynamo" in sys.modules:
+def _notice_hooks() -> None:
+    """Have torch's compiler look at hooks, from now on and in what it has compiled.
+
+    Left alone it does not: what was compiled before goes on without them, and another model of the same class is taken
+    for this one. If that part of torch was never loaded, nothing was compiled, and to load it would take seconds.
+    """
+    if "torch._dynamo" in sys.modules and torch._dynamo.config.skip_nnmodule_hook_guards:
         torch._dynamo.config.skip_nnmodule_hook_guards = False
         torch.compiler.reset()
 
