@@ -71,6 +71,7 @@ class HeadHook:
             for key in [key for key, hook in hooks.items() if hook is self]:
                 del hooks[key]
                 with_kwargs.pop(key, None)
+                _notice_hooks()
 
     def __enter__(self) -> Self:
         return self
