@@ -6,6 +6,7 @@ One after the other, since processes take seconds to start: they work, and each 
 of these settings, in which all fail; and one fails alone. Each writes the exit codes of both.
 """
 
+import os
 import sys
 from pathlib import Path
 
@@ -101,6 +102,10 @@ def main(folder, overrides):
     one_fails = code_of(lambda: fail(engine))
     # torchrun ends the others as soon as one has failed, so that the codes they would have ended with are lost.
     (folder / f"codes-{engine.rank}").write_text(f"{all_fail} {one_fails}")
+    # Threads of the connection still wait for what the failed process will never send; now and then the end of Python
+    # finds one of them at it and aborts. A process that really fails has ended with its code by then, or is ended.
+    sys.stderr.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":
