@@ -5,6 +5,7 @@ Imported by the training loop, extraction and the runner.
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,7 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from eli.errors import OptionError
-from eli.lab.experiments.processes import WAIT, check_connection, exit_code_of_all, started_by_torchrun
+from eli.lab.experiments.processes import (
+    WAIT,
+    check_connection,
+    close_connection,
+    exit_code_of_all,
+    started_by_torchrun,
+)
 from eli.lab.experiments.synced_norm import synchronise
 
 if TYPE_CHECKING:
@@ -60,6 +67,8 @@ class Engine:
             ) from error
         # With several devices this starts the other processes, or joins those that torchrun started.
         self.fabric.launch()
+        if several:
+            atexit.register(close_connection)
         self.precision = precision
         self.channels_last = channels_last
         self.crew: Crew | None = None

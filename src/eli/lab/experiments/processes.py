@@ -15,6 +15,9 @@ gone is noticed by its connection, or by torchrun."""
 
 _FAILED = "eli/failed"
 
+_failures: list[BaseException] = []
+"""Why this process must end before its time, if it must."""
+
 
 class LostProcessError(EliError):
     """Another process of the same run ended without saying why."""
@@ -30,6 +33,7 @@ def started_by_torchrun() -> tuple[int, int] | None:
 
 def exit_code_of_all(error: BaseException, rank: int) -> int | None:
     """With which code this process must end because another one failed before; None if this is the first to fail."""
+    _failures.append(error)
     mine = f"{130 if isinstance(error, KeyboardInterrupt) else 1} {rank}"
     try:
         # There is no public way to the store that the processes met in, and another one would need another port.
@@ -38,6 +42,15 @@ def exit_code_of_all(error: BaseException, rank: int) -> int | None:
     except RuntimeError:
         return 1  # the process that kept the store is gone, so it failed before
     return None if first == mine else int(first.partition(" ")[0])
+
+
+def close_connection() -> None:
+    """For the end of Python, which may abort where it finds threads of a connection that is still open.
+
+    Not after a failure: threads may wait then for a process that will never answer.
+    """
+    if torch.distributed.is_initialized() and not _failures:
+        torch.distributed.destroy_process_group()
 
 
 def check_connection(error: BaseException) -> None:
