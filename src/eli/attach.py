@@ -65,12 +65,13 @@ def attach(
     an aligner on the same head (which is refused for a readout that aligns by itself, as the one of `fit_blend` does).
 
     Nothing else changes: training is untouched, no parameter or `state_dict` entry is added, no label is seen. Works
-    under `no_grad`, `inference_mode` and autocast, for heads with any kind of output (in
-    which readouts, `OldOutputs` and `ByPrediction` must find logits), under `nn.DataParallel`, in a
-    deep copy of the model (which gets its own copy of the aligner), and for compiled models,
-    if `torch.compile` is called before `attach`. The other way round, a plain model of the same class that is compiled
-    and called first makes torch leave the attachment out. The first `attach` of a process has everything compiled anew:
-    not while other threads run compiled models. Heads get a copy of the latents to work on.
+    under `no_grad`, `inference_mode` and autocast, for heads with any kind of output (in which readouts, `OldOutputs`
+    and `ByPrediction` must find logits), under `nn.DataParallel`, and in a deep copy of the model (which gets its own
+    copy of the aligner). Heads behind which a readout works get a copy of the latents.
+
+    Works for compiled models, too, if `torch.compile` is called before `attach`. The other way round, a plain model of
+    the same class that is compiled and called first makes torch leave the attachment out. The first `attach` of a
+    process has everything compiled anew: not while other threads run compiled models.
 
     Args:
         model: Any module.
