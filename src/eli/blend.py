@@ -124,7 +124,7 @@ class Blend(Readout):
             part.require_fitted()
         # Minus infinity is what some heads give to outputs that no class has yet.
         if logits is not None and (logits.isnan() | (logits == torch.inf)).any():
-            raise LatentError("the logits hold NaN or infinite numbers")
+            raise LatentError("the logits hold NaN or infinity: check the model or its input")
         with torch.no_grad():
             given = [part.left_out(z, labels.to(z.device), logits=logits) for part in self._parts()]
         *rows, classes = _check_shapes(given)

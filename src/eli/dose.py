@@ -16,7 +16,7 @@ from eli.aligner import Aligner
 from eli.checks import check_labels, check_rows, check_whole
 from eli.errors import LatentError, OptionError
 from eli.gates import Gate, Head
-from eli.head_outputs import logits_of
+from eli.head_outputs import read_logits
 
 _SHARES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
@@ -89,7 +89,7 @@ class Dose(Gate):
             raise LatentError(f"there is no latent of a new class: no label from {known} on")
         if aligner.direction == "forward":
             raise OptionError('a dose needs an aligner that was fitted with direction="backward"')
-        outputs = _read(head, z).shape[-1]
+        outputs = read_logits(head, z).shape[-1]
         if int(labels.max()) >= outputs:
             raise LatentError(f"there is a label {int(labels.max())}, but the head has {outputs} outputs")
         moved = aligner.align(z, generator=torch.Generator().manual_seed(0))
@@ -111,10 +111,5 @@ class Dose(Gate):
         return self.strength.to(z.device).expand(z.shape[:-1])
 
 
-@torch.no_grad()
-def _read(head: Head, z: Tensor) -> Tensor:
-    return logits_of(head(z))
-
-
 def _accuracy(head: Head, z: Tensor, labels: Tensor) -> float:
-    return balanced_accuracy(_read(head, z).argmax(dim=-1) == labels, labels)
+    return balanced_accuracy(read_logits(head, z).argmax(dim=-1) == labels, labels)

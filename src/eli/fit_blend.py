@@ -19,7 +19,7 @@ from eli.energy_aligner import EnergyAligner
 from eli.errors import AttachError, LatentError, OptionError
 from eli.extraction import Latents, evaluating, extract_labelled
 from eli.gates import Head
-from eli.head_outputs import logits_of
+from eli.head_outputs import read_logits
 from eli.heads import find_module
 from eli.prototypes import Prototypes
 from eli.readout import Aligned, HeadScores, Readout, same_noise
@@ -141,7 +141,7 @@ def blend_exemplars(aligner: Aligner, head: Head, exemplars: Labelled, *, known:
         exemplars: Of all classes.
         known: As in `Blend`.
     """
-    logits = _read(head, exemplars.z)
+    logits = read_logits(head, exemplars.z)
     moved = aligner.align(exemplars.z, generator=same_noise(exemplars.z))
     aligned = Aligned(aligner, Discriminant().fit(moved, exemplars.labels, classes=logits.shape[1]))
     return _chosen([HeadScores(), aligned], exemplars, logits, known=known)
@@ -170,14 +170,14 @@ def blend_prototypes(
         known: As in `Blend`.
         seed: Of the stand-ins.
     """
-    outputs = _read(head, new.z[:1]).shape[1]
+    outputs = read_logits(head, new.z[:1]).shape[1]
     moved = copy.deepcopy(prototypes).move(forward).add(*new, classes=outputs)
     back = aligner.align(new.z, generator=same_noise(new.z))
     there = copy.deepcopy(prototypes).add(back, new.labels, classes=outputs)
     made, classes = moved.stand_ins(*new, seed=seed)
     chosen_on = Labelled(torch.cat([made, new.z]), torch.cat([classes, new.labels]))
     parts = [HeadScores(), moved, Aligned(aligner, there)]
-    return _chosen(parts, chosen_on, _read(head, chosen_on.z), known=known)
+    return _chosen(parts, chosen_on, read_logits(head, chosen_on.z), known=known)
 
 
 def _check_all_there(counts: Tensor, classes: int, what: str, *, first: int = 0) -> None:
@@ -186,11 +186,6 @@ def _check_all_there(counts: Tensor, classes: int, what: str, *, first: int = 0)
     if 0 in there:
         missing = first + there.index(0)
         raise LatentError(f"there is no {what} of class {missing}: a class without any would never be predicted")
-
-
-def _read(head: Head, z: Tensor) -> Tensor:
-    with torch.no_grad():
-        return logits_of(head(z))
 
 
 def _chosen(parts: Sequence[Readout], samples: Labelled, logits: Tensor, *, known: int | Sequence[int]) -> Blend:

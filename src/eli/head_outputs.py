@@ -6,9 +6,10 @@ Imported by gates, readouts' attachments, exports and evaluations.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from eli.errors import OptionError
@@ -26,6 +27,12 @@ def logits_of(output: Any) -> Tensor:
             'list that begins with one, or a mapping with one as "logits" (ByPrediction also takes logits=...)'
         )
     return output
+
+
+def read_logits(head: Callable[[Tensor], Any], z: Tensor) -> Tensor:
+    """What a head says of latents, without gradients."""
+    with torch.no_grad():
+        return logits_of(head(z))
 
 
 def with_logits(output: Any, logits: Tensor) -> Any:
