@@ -10,7 +10,7 @@ BIN = $(VENV)/bin
 .PHONY: demo test docs bench clean
 
 demo: $(VENV)/.lab
-	$(BIN)/eli toy
+	$(BIN)/elign toy
 
 test: $(VENV)/.installed
 	$(BIN)/ruff check .
@@ -33,7 +33,7 @@ PIP = $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-ch
 
 $(VENV)/.lab: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-		{ echo 'eli needs Python 3.11 or newer: make PYTHON=python3.12 ...'; exit 1; }
+		{ echo 'elign needs Python 3.11 or newer: make PYTHON=python3.12 ...'; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) -e '.[lab]'
 	@touch $@

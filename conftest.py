@@ -2,4 +2,4 @@
 
 from importlib.util import find_spec
 
-collect_ignore = [f"src/eli/integrations/{name}.py" for name in ("avalanche", "lightning") if find_spec(name) is None]
+collect_ignore = [f"src/elign/integrations/{name}.py" for name in ("avalanche", "lightning") if find_spec(name) is None]

@@ -1,4 +1,4 @@
-"""Alignment of a batch: `eli.descend` against plain autograd, and against the floor of its own matrix products.
+"""Alignment of a batch: `elign.descend` against plain autograd, and against the floor of its own matrix products.
 
     python benchmarks/align.py [--rounds N] [--sizes ROWSxDIM ...]
 
@@ -16,7 +16,7 @@ from plain import plain_align
 from timing import medians
 from torch import Tensor
 
-import eli
+import elign
 
 SIZES = ("128x64", "512x2048", "10000x64", "10000x2048")
 STEPS, HIDDEN = 30, 64
@@ -42,13 +42,13 @@ def products(rows: int, dim: int, *, with_ends: bool) -> Callable[[], None]:
 
 def compare(rows: int, dim: int, rounds: int) -> dict[str, float]:
     """Seconds of each way at one size, after a check that both give the same latents."""
-    energy = eli.EnergyModel(dim, generator=torch.Generator().manual_seed(0)).requires_grad_(False)
+    energy = elign.EnergyModel(dim, generator=torch.Generator().manual_seed(0)).requires_grad_(False)
     z = torch.randn(rows, dim, generator=torch.Generator().manual_seed(1))
-    check(eli.descend(energy, z), plain_align(energy, z))
+    check(elign.descend(energy, z), plain_align(energy, z))
     return medians(
         {
             "plain": lambda: plain_align(energy, z),
-            "eli": lambda: eli.descend(energy, z),
+            "eli": lambda: elign.descend(energy, z),
             "steps": products(rows, dim, with_ends=False),
             "floor": products(rows, dim, with_ends=True),
         },

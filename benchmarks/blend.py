@@ -16,10 +16,10 @@ import torch
 from timing import medians
 from torch import Tensor, nn
 
-import eli
-from eli.fit_blend import Labelled, blend_exemplars
-from eli.lab.models.cifar_resnet import CifarResNet
-from eli.lab.models.resnet18 import ResNet18
+import elign
+from elign.fit_blend import Labelled, blend_exemplars
+from elign.lab.models.cifar_resnet import CifarResNet
+from elign.lab.models.resnet18 import ResNet18
 
 CLASSES = 100
 MODELS: dict[str, tuple[str, Callable[[], nn.Module], int, int, tuple[int, ...]]] = {
@@ -42,10 +42,10 @@ class Classifier(nn.Module):
         return self.fc(self.body(images))
 
 
-def blend_for(model: Classifier) -> eli.Blend:
+def blend_for(model: Classifier) -> elign.Blend:
     """The default's two parts, made of random latents."""
     z, labels = torch.randn(20 * CLASSES, model.fc.in_features), torch.arange(20 * CLASSES) % CLASSES
-    aligner = eli.EnergyAligner(iterations=100).fit_latents(z + 1, z)
+    aligner = elign.EnergyAligner(iterations=100).fit_latents(z + 1, z)
     return blend_exemplars(aligner, model.fc, Labelled(z, labels), known=[50, 75])
 
 
@@ -64,7 +64,7 @@ def main() -> None:
         model = Classifier(make(), dim).eval()
         blended = Classifier(model.body, model.fc.in_features).eval()
         blended.fc.load_state_dict(model.fc.state_dict())
-        eli.attach(blended, "fc", blend_for(model))
+        elign.attach(blended, "fc", blend_for(model))
         for batch in batches:
             images = torch.randn(batch, 3, side, side)
             with torch.inference_mode():

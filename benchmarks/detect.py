@@ -2,7 +2,7 @@
 
     python benchmarks/detect.py [--models NAME ...] [--side N] [--images N] [--rounds N]
 
-The same detector on the same images, plain and with ELI in front of its head (`eli.attach`, `ByPrediction`): median
+The same detector on the same images, plain and with ELI in front of its head (`elign.attach`, `ByPrediction`): median
 times of rounds that take turns, on one thread. The energy model has the paper's layer of 64 and 30 steps. Weights are
 random: the time does not depend on them, but for how many detections are left, which is why all regions are kept.
 """
@@ -14,8 +14,8 @@ import argparse
 import torch
 from timing import medians
 
-import eli
-from eli.lab.detection.models import make_detector, settings_of
+import elign
+from elign.lab.detection.models import make_detector, settings_of
 
 CLASSES, KNOWN, PAIRS = 20, 15, 256
 
@@ -26,8 +26,8 @@ def compare(name: str, side: int, images: int, rounds: int) -> dict[str, float]:
     detector.grow(CLASSES)
     detector.eval()
     pairs = torch.rand(PAIRS, detector.latent_dim)
-    aligner = eli.EnergyAligner(hidden=(64,), iterations=20, steps=30).fit_latents(pairs, pairs + 0.1)
-    gate = eli.ByPrediction(known=list(range(1, 1 + KNOWN)))
+    aligner = elign.EnergyAligner(hidden=(64,), iterations=20, steps=30).fit_latents(pairs, pairs + 0.1)
+    gate = elign.ByPrediction(known=list(range(1, 1 + KNOWN)))
     batch = [torch.rand(3, side, side) for _ in range(images)]
 
     def plain() -> list[dict[str, torch.Tensor]]:
@@ -35,7 +35,7 @@ def compare(name: str, side: int, images: int, rounds: int) -> dict[str, float]:
             return detector(batch)
 
     def aligned() -> list[dict[str, torch.Tensor]]:
-        with torch.no_grad(), eli.attach(detector, "roi_heads.box_predictor", aligner, gate=gate):
+        with torch.no_grad(), elign.attach(detector, "roi_heads.box_predictor", aligner, gate=gate):
             return detector(batch)
 
     return medians({"plain": plain, "aligned": aligned}, rounds=rounds)

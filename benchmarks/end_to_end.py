@@ -15,8 +15,8 @@ from plain import plain_fit
 from timing import medians
 from torch import Tensor
 
-import eli
-from eli.lab.models.cifar_resnet import CifarResNet
+import elign
+from elign.lab.models.cifar_resnet import CifarResNet
 
 
 def main() -> None:
@@ -31,7 +31,7 @@ def main() -> None:
     previous, current = CifarResNet(32).eval(), CifarResNet(32).eval()
     images = torch.randn(args.images, 3, 32, 32)
 
-    aligner = eli.EnergyAligner(iterations=args.iterations)
+    aligner = elign.EnergyAligner(iterations=args.iterations)
 
     def batch() -> tuple[Tensor, Tensor]:
         x = images[torch.randint(len(images), (args.batch,))]
@@ -39,10 +39,10 @@ def main() -> None:
             return previous(x), current(x)
 
     # What the first optimizer of a process imports is not the cost of an iteration.
-    plain_fit(eli.EnergyModel(64), batch, iterations=1)
+    plain_fit(elign.EnergyModel(64), batch, iterations=1)
     seconds = medians(
         {
-            "plain": lambda: plain_fit(eli.EnergyModel(64), batch, iterations=args.plain_iterations),
+            "plain": lambda: plain_fit(elign.EnergyModel(64), batch, iterations=args.plain_iterations),
             "eli": lambda: aligner.fit(previous, current, images.split(args.batch)),
         },
         rounds=3,

@@ -15,7 +15,7 @@ from plain import plain_fit, shuffled_rows
 from timing import medians
 from torch import Tensor
 
-import eli
+import elign
 
 ROWS, BATCH = 5000, 128
 
@@ -31,7 +31,7 @@ def latents(dim: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 def fit_plain(z_prev: Tensor, z_cur: Tensor, iterations: int) -> torch.nn.Module:
     """The reference, with the weights and batches that `EnergyAligner(seed=0)` draws."""
     generator = torch.Generator().manual_seed(0)
-    energy = eli.EnergyModel(z_cur.shape[1], generator=generator).to(z_cur.dtype)
+    energy = elign.EnergyModel(z_cur.shape[1], generator=generator).to(z_cur.dtype)
     rows = shuffled_rows(ROWS, BATCH, generator)
 
     def batch() -> tuple[Tensor, Tensor]:
@@ -41,9 +41,9 @@ def fit_plain(z_prev: Tensor, z_cur: Tensor, iterations: int) -> torch.nn.Module
     return plain_fit(energy, batch, iterations=iterations)
 
 
-def fit_eli(z_prev: Tensor, z_cur: Tensor, iterations: int) -> eli.EnergyAligner:
+def fit_eli(z_prev: Tensor, z_cur: Tensor, iterations: int) -> elign.EnergyAligner:
     """Ours."""
-    return eli.EnergyAligner(iterations=iterations, batch_size=BATCH, seed=0).fit_latents(z_prev, z_cur)
+    return elign.EnergyAligner(iterations=iterations, batch_size=BATCH, seed=0).fit_latents(z_prev, z_cur)
 
 
 def difference(dim: int, dtype: torch.dtype, iterations: int) -> float:

@@ -18,9 +18,9 @@ from functools import partial
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from eli.lab.experiments.run_config import RunConfig, compose
-from eli.lab.learners import Learner, make_learner
-from eli.lab.models import make_backbone
+from elign.lab.experiments.run_config import RunConfig, compose
+from elign.lab.learners import Learner, make_learner
+from elign.lab.models import make_backbone
 
 TRAIN, TEST, CLASSES = 1_281_167, 50_000, 1000
 BATCH = 2  # images that are counted with

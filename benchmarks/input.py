@@ -23,12 +23,12 @@ from timing import medians
 from torch import Tensor
 from torch.nn import functional as F
 
-from eli.lab.data.find_folders import find_folders
-from eli.lab.data.folder_split import FolderSplit
-from eli.lab.data.image_folders import ImageList
-from eli.lab.data.memory_split import MemorySplit
-from eli.lab.data.pixels import Normalise
-from eli.lab.models.cifar_resnet import CifarResNet
+from elign.lab.data.find_folders import find_folders
+from elign.lab.data.folder_split import FolderSplit
+from elign.lab.data.image_folders import ImageList
+from elign.lab.data.memory_split import MemorySplit
+from elign.lab.data.pixels import Normalise
+from elign.lab.models.cifar_resnet import CifarResNet
 
 IMAGES, SIDE, CLASSES, PADDING = 50_000, 32, 100, 4
 MEAN, STD = (0.5071, 0.4866, 0.4409), (0.2009, 0.1984, 0.2023)

@@ -26,7 +26,7 @@ def measure(case: str, way: str) -> None:
     from fit import fit_eli, fit_plain
     from plain import plain_align
 
-    import eli
+    import elign
 
     torch.set_num_threads(1)
     kind, rows, dim = case.split()
@@ -36,10 +36,10 @@ def measure(case: str, way: str) -> None:
     fit_eli(small, small, 2)
     z = torch.randn(int(rows), int(dim))
     other = z + 1 if kind == "fit" else z
-    energy = eli.EnergyModel(int(dim)).requires_grad_(False)
+    energy = elign.EnergyModel(int(dim)).requires_grad_(False)
     before = peak_kilobytes()
     if kind == "align":
-        result = eli.descend(energy, z) if way == "eli" else plain_align(energy, z)
+        result = elign.descend(energy, z) if way == "eli" else plain_align(energy, z)
     else:
         result = fit_eli(other, z, 20) if way == "eli" else fit_plain(other, z, 20)
     del result

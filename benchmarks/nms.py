@@ -17,7 +17,7 @@ import torch
 from timing import medians
 from torch import Tensor
 
-from eli.lab.detection import compat, ops
+from elign.lab.detection import compat, ops
 
 BOXES = (300, 1000, 2000)
 MAPS = ("64x16x16", "256x25x38")

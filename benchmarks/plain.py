@@ -46,7 +46,7 @@ def plain_fit(
 
 
 def shuffled_rows(rows: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:
-    """Row numbers of batches, pass after pass, in the order in which `eli` draws them at the same seed."""
+    """Row numbers of batches, pass after pass, in the order in which `elign` draws them at the same seed."""
     while True:
         order = torch.randperm(rows, generator=generator)
         yield from reversed(order[: rows // size * size].view(-1, size))

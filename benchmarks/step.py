@@ -12,8 +12,8 @@ import argparse
 import torch
 from timing import medians
 
-import eli
-from eli.hidden_chain import HiddenChain
+import elign
+from elign.hidden_chain import HiddenChain
 
 HIDDEN, REPEATS, SLOPE = 64, 50, 0.2
 
@@ -32,7 +32,7 @@ def main() -> None:
             torch.randn(HIDDEN),
             torch.ones(1, 1).expand(rows, HIDDEN),
         )
-        chain = HiddenChain(eli.EnergyModel(HIDDEN), step=0.1, device=u.device, dtype=u.dtype)
+        chain = HiddenChain(elign.EnergyModel(HIDDEN), step=0.1, device=u.device, dtype=u.dtype)
         start = chain.enter(torch.randn(rows, HIDDEN))
         operations = {
             "product: activations up, with bias": lambda: torch.addmm(bias, u, weight, out=v),

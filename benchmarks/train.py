@@ -3,7 +3,7 @@
     python benchmarks/train.py [--model NAME] [--batch N] [--rounds N] [--threads N]
 
 Prints a table with one row for each way: images per second, and how many times as fast as the plain one. bfloat16 is
-left out where the processor only emulates it (ten times slower), and the last row is what `eli run` chooses by itself.
+left out where the processor only emulates it (ten times slower), and the last row is the choice of `elign run`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import torch
 from timing import medians
 from torch.nn import functional as F
 
-from eli.lab.experiments.speed import Speed, bf16_is_native, choose_speed
-from eli.lab.models import make_backbone
+from elign.lab.experiments.speed import Speed, bf16_is_native, choose_speed
+from elign.lab.models import make_backbone
 
 SHAPE, CLASSES = (3, 32, 32), 100
 

@@ -16,13 +16,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import eli
+import elign
 
-project = "eli"
-version = release = eli.__version__
+project = "elign"
+version = release = elign.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
 
-repository = os.environ.get("ELI_DOCS_REPOSITORY", "").rstrip("/")
+repository = os.environ.get("ELIGN_DOCS_REPOSITORY", "").rstrip("/")
 """Where files of the repository can be seen (the address that their paths are added to); empty: nowhere."""
 
 # As GitHub does it, so that links such as results.md#what-the-toy-shows lead to the same place on both.
@@ -42,12 +42,12 @@ nitpicky = True
 # nobody who adds a learner or data makes by hand: each would need a page of its own.
 nitpick_ignore_regex = [
     ("py:.*", r"(collections|os|pathlib|rich|torch|torchvision)\..*|Tensor"),
-    ("py:class", r"Annotated\[.*|(\w+Config|Engine)|eli\.lab\.experiments\.config_values\.Checked"),
-    ("py:class", r"eli\.lab\.(data\.memory\.Memory|detection\.models\.(parts\.Network|passes\.RoiOutputs))"),
+    ("py:class", r"Annotated\[.*|(\w+Config|Engine)|elign\.lab\.experiments\.config_values\.Checked"),
+    ("py:class", r"elign\.lab\.(data\.memory\.Memory|detection\.models\.(parts\.Network|passes\.RoiOutputs))"),
 ]
 
 html_theme = "furo"
-html_title = f"eli {version}"
+html_title = f"elign {version}"
 html_copy_source = False
 html_show_copyright = False
 
@@ -75,7 +75,7 @@ def plain_role(
 
 
 def resolve_name(app: Any, env: Any, node: Any, contnode: Any) -> Any:
-    """Find what sphinx does not: `eli.aligner.Aligner` is documented as `eli.Aligner`, where users import it from.
+    """Find what sphinx does not: `elign.aligner.Aligner` is documented as `elign.Aligner`, where users import it from.
 
     Errors are named without their modules. What single backticks hold need not be a name at all, so nobody is warned of
     those.

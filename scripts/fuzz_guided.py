@@ -14,13 +14,15 @@ from pathlib import Path
 
 import atheris
 
-with atheris.instrument_imports(include=["eli.lab.data", "eli.lab.detection.data", "eli.lab.json_file", "tarfile"]):
+with atheris.instrument_imports(
+    include=["elign.lab.data", "elign.lab.detection.data", "elign.lab.json_file", "tarfile"]
+):
     import tarfile
 
-    from eli.lab.data import archives, idx, pickles
+    from elign.lab.data import archives, idx, pickles
 
-from eli import EliError
-from eli.lab.data.errors import DataError
+from elign import ElignError
+from elign.lab.data.errors import DataError
 
 
 def main() -> None:
@@ -33,7 +35,7 @@ def main() -> None:
         (corpus / f"seed-{number}").write_bytes(seed)
 
     def once(content: bytes) -> None:
-        with suppress(EliError, DataError):
+        with suppress(ElignError, DataError):
             read(content)
 
     atheris.Setup([sys.argv[0], *options, str(corpus)], once)
@@ -75,11 +77,11 @@ def _other_reader(
     import safetensors.torch
     import torch
 
-    from eli.lab.evaluation.results import read_results
-    from eli.lab.tensor_file import read_tensors
-    from eli.storage import Storable
+    from elign.lab.evaluation.results import read_results
+    from elign.lab.tensor_file import read_tensors
+    from elign.storage import Storable
 
-    tensors = [safetensors.torch.save({"a": torch.zeros(2)}, {"format": "eli", "facts": "{}", "digest": "x"})]
+    tensors = [safetensors.torch.save({"a": torch.zeros(2)}, {"format": "elign", "facts": "{}", "digest": "x"})]
     results = [b'{"kind": "run", "version": 1, "lines": 0, "facts": {}}\n']
     return {
         "results": (reads(read_results), results),
@@ -91,8 +93,8 @@ def _other_reader(
 def _annotations(
     name: str, folder: Path, reads: Callable[..., Callable[[bytes], object]]
 ) -> tuple[object, list[bytes]]:
-    from eli.lab.detection.data.coco import read_coco
-    from eli.lab.detection.data.voc import read_voc
+    from elign.lab.detection.data.coco import read_coco
+    from elign.lab.detection.data.voc import read_voc
 
     whole = (
         b'{"images": [{"id": 1, "file_name": "a.png", "width": 9, "height": 9}], "categories": [], "annotations": []}'

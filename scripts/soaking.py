@@ -22,12 +22,12 @@ from pathlib import Path
 
 import safetensors.torch
 
-from eli import EliError
-from eli.lab.cli import main
-from eli.lab.evaluation.results import read_results
-from eli.lab.experiments.run_folder import RunFolder
-from eli.lab.tensor_file import read_tensors
-from eli.storage import Storable
+from elign import ElignError
+from elign.lab.cli import main
+from elign.lab.evaluation.results import read_results
+from elign.lab.experiments.run_folder import RunFolder
+from elign.lab.tensor_file import read_tensors
+from elign.storage import Storable
 
 QUICK = {
     "classification": "run data=digits preset=smoke protocol.first=4 protocol.increment=3 data.limit=12 "
@@ -59,7 +59,7 @@ class Ended:
         Raises:
             LostError: It is not one line, or a traceback.
         """
-        lines = [line for line in self.said.splitlines() if line.startswith("eli: ")]
+        lines = [line for line in self.said.splitlines() if line.startswith("elign: ")]
         if self.code != 1 or len(lines) != 1 or "Traceback" in self.said:
             raise LostError(f"ended with code {self.code}, without one clear line: {self.said[-1500:]}")
         return lines[0]
@@ -103,7 +103,7 @@ class Runs:
     def _start(self, words: list[str], largest_file: int | None) -> int:
         if self._fresh:
             limit = f"ulimit -f {largest_file // 512}; " if largest_file else ""
-            command = ["sh", "-c", f'{limit}exec "$@"', "sh", sys.executable, "-m", "eli.lab.cli", *words]
+            command = ["sh", "-c", f'{limit}exec "$@"', "sh", sys.executable, "-m", "elign.lab.cli", *words]
             with self._log.open("ab") as log:
                 return subprocess.Popen(command, stdout=log, stderr=log).pid  # noqa: S603  (words of our own)
         sys.stdout.flush()
@@ -118,8 +118,8 @@ def _import_all(kind: str) -> None:
     import sklearn.datasets
     import torch
 
-    from eli.lab.experiments import session
-    from eli.lab.experiments.kinds import kind_named
+    from elign.lab.experiments import session
+    from elign.lab.experiments.kinds import kind_named
 
     kind_named(kind).compose([])
     torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])  # the first optimiser of a process takes seconds
@@ -177,7 +177,7 @@ def unreadable(folder: Path) -> list[tuple[Path, str]]:
                 read_results(file)
             elif file.name == "run.json":
                 RunFolder(folder).facts()
-        except EliError as error:
+        except ElignError as error:
             found.append((file, str(error)))
     return found
 
@@ -254,7 +254,9 @@ def small_disk(folder: Path, size: int) -> Iterator[bool]:
     folder.mkdir(parents=True, exist_ok=True)
     release(folder)
     mount = shutil.which("mount")
-    mounted = bool(mount) and os.geteuid() == 0 and _quiet([mount, "-t", "tmpfs", "-o", f"size={size}", "eli", folder])
+    mounted = (
+        bool(mount) and os.geteuid() == 0 and _quiet([mount, "-t", "tmpfs", "-o", f"size={size}", "elign", folder])
+    )
     try:
         yield mounted
     finally:

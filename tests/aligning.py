@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from eli import EnergyAligner, Identity, LocalShift, MeanShift, RandomShift, Ridge
+from elign import EnergyAligner, Identity, LocalShift, MeanShift, RandomShift, Ridge
 
 MAKERS = {
     "energy": lambda: EnergyAligner(hidden=(8, 8), iterations=5, learning_rate=1e-2, steps=4),

@@ -16,11 +16,11 @@ from hypothesis import settings
 from tests.aligning import MAKERS
 from torch import nn
 
-import eli
+import elign
 
 # The same examples on every run: a failure on somebody else's machine can be repeated on one's own.
-settings.register_profile("eli", deadline=None, max_examples=50, derandomize=True)
-settings.load_profile("eli")
+settings.register_profile("elign", deadline=None, max_examples=50, derandomize=True)
+settings.load_profile("elign")
 # Whatever the environment says.
 torch.set_num_threads(1)
 
@@ -75,13 +75,13 @@ def fitted(make_aligner, pairs):
 @pytest.fixture
 def shift(pairs):
     """A fitted aligner that certainly moves every latent."""
-    return eli.MeanShift().fit_latents(*pairs)
+    return elign.MeanShift().fit_latents(*pairs)
 
 
 @pytest.fixture
 def short_energy(pairs):
     """A fitted energy aligner, after few iterations."""
-    return eli.EnergyAligner(hidden=(8, 8), iterations=20, learning_rate=1e-2, steps=5).fit_latents(*pairs)
+    return elign.EnergyAligner(hidden=(8, 8), iterations=20, learning_rate=1e-2, steps=5).fit_latents(*pairs)
 
 
 QUICK_DETECTION = ("preset=smoke", "protocol=5+5", "data.scenes=[16,14]", "data.image_size=64", "model.min_size=64")
@@ -102,7 +102,7 @@ def map_of_few():
 
     @contextmanager
     def few():
-        from eli.lab.report import embedding, run_latents
+        from elign.lab.report import embedding, run_latents
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(embedding, "ITERATIONS", 300)

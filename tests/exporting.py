@@ -1,6 +1,6 @@
 """What tests of exports share: latents, aligners and gates to export, and what a file should compute.
 
-Without the packages of `eli[export]`, the files that use this are skipped.
+Without the packages of `elign[export]`, the files that use this are skipped.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-import eli
+import elign
 
 pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -27,16 +27,16 @@ def drifted(rows=200, seed=7):
 
 def energy(hidden, **options):
     options = {"iterations": 30, "learning_rate": 1e-2, "steps": STEPS, "step_size": 0.5} | options
-    return eli.EnergyAligner(hidden=hidden, **options).fit_latents(*drifted())
+    return elign.EnergyAligner(hidden=hidden, **options).fit_latents(*drifted())
 
 
 GATES = {
-    "none": lambda aligner: eli.Always(),
-    "prediction": lambda aligner: eli.ByPrediction(known=[0, 2]),
-    "soft prediction": lambda aligner: eli.ByPrediction(known=2, soft=True),
-    "energy": lambda aligner: eli.ByEnergy(quantile=0.5).calibrate(aligner, drifted()[1]),
-    "probe": lambda aligner: eli.ByProbe().fit(*drifted()),
-    "soft probe": lambda aligner: eli.ByProbe(soft=True).fit(*drifted()),
+    "none": lambda aligner: elign.Always(),
+    "prediction": lambda aligner: elign.ByPrediction(known=[0, 2]),
+    "soft prediction": lambda aligner: elign.ByPrediction(known=2, soft=True),
+    "energy": lambda aligner: elign.ByEnergy(quantile=0.5).calibrate(aligner, drifted()[1]),
+    "probe": lambda aligner: elign.ByProbe().fit(*drifted()),
+    "soft probe": lambda aligner: elign.ByProbe(soft=True).fit(*drifted()),
 }
 
 

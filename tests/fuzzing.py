@@ -1,6 +1,6 @@
 """What the fuzz tests share: ways to damage a file, and what a reader of such a file may do.
 
-ELI_FUZZ_EXAMPLES raises the number of examples of each test; they are then different ones on every run.
+ELIGN_FUZZ_EXAMPLES raises the number of examples of each test; they are then different ones on every run.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from eli import EliError
-from eli.lab.data.errors import DataError
+from elign import ElignError
+from elign.lab.data.errors import DataError
 
-NAMED = (EliError, DataError)
+NAMED = (ElignError, DataError)
 """What a reader may raise."""
 
-EXAMPLES = int(os.environ.get("ELI_FUZZ_EXAMPLES", "0"))
+EXAMPLES = int(os.environ.get("ELIGN_FUZZ_EXAMPLES", "0"))
 SECONDS, MEGABYTES = 30, 256
 # Lengths and shapes that a header may claim: nothing, too much for a signed or unsigned number, too much for memory.
 _ABSURD = (b"\0" * 8, b"\xff" * 4, b"\xff" * 8, b"\x7f" + b"\xff" * 7, b"\xff" * 7 + b"\x7f", b"\0\0\0\x40\0\0\0\0")
@@ -32,7 +32,7 @@ _TEXT = (b"-1", b"1e999", b"NaN", b"9" * 30, b"9" * 5000, b'"', b"null", b"[" * 
 
 
 def fuzz(examples: int = 40) -> settings:
-    """The settings of a fuzz test; `examples` unless ELI_FUZZ_EXAMPLES asks for more."""
+    """The settings of a fuzz test; `examples` unless ELIGN_FUZZ_EXAMPLES asks for more."""
     return settings(
         max_examples=max(EXAMPLES, examples),
         derandomize=not EXAMPLES,

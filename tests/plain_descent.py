@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from eli import EnergyModel
+from elign import EnergyModel
 
 
 class Plain(nn.Module):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from eli import Identity
+from elign import Identity
 
 
 class Spy(nn.Module):

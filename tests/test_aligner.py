@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from tests.aligning import MAKERS, MOVING, seeded
 from torch import nn
 
-import eli
-from eli import Aligner, FitReport, LatentError, NotFittedError
+import elign
+from elign import Aligner, FitReport, LatentError, NotFittedError
 
 
 def test_every_aligner_of_the_package_is_in_this_battery():
     made = {type(maker()) for maker in MAKERS.values()}
-    public = {getattr(eli, name) for name in eli.__all__}
+    public = {getattr(elign, name) for name in elign.__all__}
     aligners = {thing for thing in public if isinstance(thing, type) and issubclass(thing, Aligner)}
     assert aligners - made == {Aligner}
 
@@ -49,11 +49,11 @@ def test_bad_numbers_to_align_are_an_error(fitted, bad):
 
 def test_arrays_and_lists_are_refused_by_name():
     z = np.zeros((4, 3), dtype=np.float32)
-    aligner = eli.Identity().fit_latents(torch.zeros(4, 3), torch.zeros(4, 3))
-    for call in (lambda: eli.MeanShift().fit_latents(z, z), lambda: aligner.align(z)):
-        with pytest.raises(eli.LatentError, match="from_numpy"):
+    aligner = elign.Identity().fit_latents(torch.zeros(4, 3), torch.zeros(4, 3))
+    for call in (lambda: elign.MeanShift().fit_latents(z, z), lambda: aligner.align(z)):
+        with pytest.raises(elign.LatentError, match="from_numpy"):
             call()
-    with pytest.raises(eli.LatentError, match="where must be a torch tensor"):
+    with pytest.raises(elign.LatentError, match="where must be a torch tensor"):
         aligner.align(torch.zeros(2, 3), where=[True, False])
 
 
@@ -197,7 +197,7 @@ def test_an_aligner_of_ones_own_needs_two_methods(tmp_path):
 
 
 def test_an_aligner_of_ones_own_need_not_learn():
-    class Double(eli.Aligner):
+    class Double(elign.Aligner):
         learns = False
 
         def _move(self, rows, generator):

@@ -6,8 +6,8 @@ import pytest
 import torch
 from tests.aligning import seeded
 
-import eli
-from eli import Aligner, EnergyAligner, LatentError, MeanShift, NotFittedError, OptionError
+import elign
+from elign import Aligner, EnergyAligner, LatentError, MeanShift, NotFittedError, OptionError
 
 
 def test_fitting_returns_the_aligner_itself_with_a_report(make_aligner, pairs):
@@ -37,7 +37,7 @@ def test_fitting_does_not_change_the_latents(make_aligner, pairs):
 def test_the_report_speaks_of_all_rows_not_of_the_first_ones():
     z_prev = torch.zeros(20_000, 2)
     z_cur = torch.cat([torch.zeros(10_000, 2), torch.full((10_000, 2), 3.0)])
-    report = eli.Identity().fit_latents(z_prev, z_cur).report
+    report = elign.Identity().fit_latents(z_prev, z_cur).report
     assert report.drift_before == pytest.approx(4.243 / 2, rel=0.01)
 
 

@@ -10,7 +10,7 @@ import torch
 from tests.aligning import seeded
 from torch import nn
 
-from eli import Aligner
+from elign import Aligner
 
 
 def test_a_deep_copy_is_independent(fitted, pairs):

@@ -9,16 +9,16 @@ import torch
 from tests.aligning import expected_output
 from torch import nn
 
-import eli
-from eli import ByPrediction
+import elign
+from elign import ByPrediction
 
 
 def test_a_deep_copy_aligns_too_and_is_independent(net, shift, x):
-    attachment = eli.attach(net, "fc", shift)
+    attachment = elign.attach(net, "fc", shift)
     aligned = net(x)
     copied = copy.deepcopy(net)
     assert torch.equal(copied(x), aligned)
-    assert eli.detach(copied) == 1
+    assert elign.detach(copied) == 1
     assert not torch.allclose(copied(x), aligned)
     assert torch.equal(net(x), aligned)
     other = copy.deepcopy(net)
@@ -30,19 +30,19 @@ def test_a_deep_copy_aligns_too_and_is_independent(net, shift, x):
 
 
 def test_a_pickled_model_aligns_and_can_be_detached(net, short_energy, x):
-    eli.attach(net, "fc", short_energy, gate=ByPrediction(2))
+    elign.attach(net, "fc", short_energy, gate=ByPrediction(2))
     file = io.BytesIO()
     torch.save(net, file)
     file.seek(0)
     loaded = torch.load(file, weights_only=False)
     assert torch.equal(loaded(x), net(x))
-    assert eli.detach(loaded) == 1
-    assert eli.detach(net) == 1
+    assert elign.detach(loaded) == 1
+    assert elign.detach(net) == 1
     assert torch.equal(loaded(x), net(x))
 
 
 def test_replicas_align_with_their_own_weights(net, shift, x):
-    eli.attach(net, "fc", shift, gate=ByPrediction(2))
+    elign.attach(net, "fc", shift, gate=ByPrediction(2))
     expected = net(x)
     replica = net._replicate_for_data_parallel()
     replica.body = net.body
@@ -54,11 +54,11 @@ def test_replicas_align_with_their_own_weights(net, shift, x):
 
 
 def test_data_parallel_aligns(net, shift, x):
-    eli.attach(net, "fc", shift)
+    elign.attach(net, "fc", shift)
     assert torch.equal(nn.DataParallel(net)(x), net(x))
 
 
 def test_attaching_through_a_wrapper(net, shift, x):
     wrapped = nn.DataParallel(net)
-    with eli.attach(wrapped, "module.fc", shift):
+    with elign.attach(wrapped, "module.fc", shift):
         assert torch.equal(wrapped(x), expected_output(net, shift, x))

@@ -7,8 +7,8 @@ import torch
 from tests.aligning import expected_output
 from torch import nn
 
-import eli
-from eli import ByMask, ByPrediction, ByProbe, Latents
+import elign
+from elign import ByMask, ByPrediction, ByProbe, Latents
 
 
 class Counting(nn.Linear):
@@ -22,7 +22,7 @@ def test_a_prediction_gate_asks_the_head_once_about_unaligned_latents(net, shift
     hooks = []
     net.fc.register_forward_pre_hook(lambda module, args: hooks.append(1))
     latents = net.body(x)
-    with eli.attach(net, "fc", shift, gate=ByPrediction(2)):
+    with elign.attach(net, "fc", shift, gate=ByPrediction(2)):
         net(x)
     asked, read = net.fc.seen
     assert torch.equal(asked, latents)
@@ -32,13 +32,13 @@ def test_a_prediction_gate_asks_the_head_once_about_unaligned_latents(net, shift
 
 
 def test_a_head_that_works_in_place_does_not_spoil_the_latents(net, pairs, x):
-    shift = eli.MeanShift().fit_latents(pairs[1], pairs[0])  # by about +2: nothing that the head could cut off
+    shift = elign.MeanShift().fit_latents(pairs[1], pairs[0])  # by about +2: nothing that the head could cut off
     net.fc = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(6, 4)).eval()
     latents = net.body(x).detach()
     where = net.fc(latents.clone()).argmax(dim=1) < 2
     assert 0 < where.sum() < 9
     expected = net.fc(shift.align(latents, where=where))
-    with eli.attach(net, "fc", shift, gate=ByPrediction(2)):
+    with elign.attach(net, "fc", shift, gate=ByPrediction(2)):
         assert torch.equal(net(x), expected)
         with torch.no_grad():
             assert torch.equal(net(x), expected)
@@ -52,26 +52,26 @@ def test_every_gate_decides_over_what_the_head_reads(net, short_energy, x, kind)
         "soft prediction": lambda: ByPrediction(2, soft=True),
         "probe": lambda: ByProbe().fit(latents[:4], latents[4:]),
         "soft probe": lambda: ByProbe(soft=True).fit(latents[:4], latents[4:]),
-        "energy": lambda: eli.ByEnergy(quantile=0.5).calibrate(short_energy, latents),
+        "energy": lambda: elign.ByEnergy(quantile=0.5).calibrate(short_energy, latents),
     }
     gate = gates[kind]()
     where = gate(latents, head=net.fc, aligner=short_energy)
     assert where.float().std() > 0
-    with eli.attach(net, "fc", short_energy, gate=gate):
+    with elign.attach(net, "fc", short_energy, gate=gate):
         assert torch.equal(net(x), expected_output(net, short_energy, x, where=where))
 
 
 def test_a_gate_sees_latents_head_and_aligner_and_nothing_else(net, shift, x):
     seen = []
 
-    class Nosy(eli.Gate):
+    class Nosy(elign.Gate):
         learns = False
 
         def forward(self, *args, **kwargs):
             seen.append((args, kwargs))
             return torch.ones(len(args[0]), dtype=torch.bool)
 
-    with eli.attach(net, "fc", shift, gate=Nosy()):
+    with elign.attach(net, "fc", shift, gate=Nosy()):
         net(x.requires_grad_())
     (((z,), kwargs),) = seen
     assert torch.equal(z, net.body(x))
@@ -81,5 +81,5 @@ def test_a_gate_sees_latents_head_and_aligner_and_nothing_else(net, shift, x):
 
 
 def test_latents_read_off_an_attached_model_are_the_unaligned_ones_even_with_a_prediction_gate(net, shift, x):
-    with eli.attach(net, "fc", shift, gate=ByPrediction(2)):
+    with elign.attach(net, "fc", shift, gate=ByPrediction(2)):
         assert torch.equal(Latents(net, "fc")(x), net.body(x))

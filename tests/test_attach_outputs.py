@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-import eli
-from eli import AttachError, OldOutputs
+import elign
+from elign import AttachError, OldOutputs
 
 OLD = OldOutputs(range(2))
 
@@ -21,7 +21,7 @@ def expected(net, aligner, x):
 def test_old_outputs_come_from_aligned_latents(net, shift, x):
     plain = net(x)
     wanted = expected(net, shift, x)
-    with eli.attach(net, "fc", shift, outputs=OLD) as attachment:
+    with elign.attach(net, "fc", shift, outputs=OLD) as attachment:
         torch.testing.assert_close(net(x), wanted)
         torch.testing.assert_close(copy.deepcopy(net)(x), wanted)
         attachment.outputs = OldOutputs(range(3))
@@ -47,39 +47,39 @@ def test_the_latent_may_be_any_argument(shift):
 
     model, z = Model().eval(), torch.randn(3, 6)
     wanted = OLD.read(model.fc.forward(2.0, latents=z), model.fc.forward(2.0, latents=shift.align(z)))
-    eli.attach(model, "fc", shift, outputs=OLD, argument="latents")
+    elign.attach(model, "fc", shift, outputs=OLD, argument="latents")
     torch.testing.assert_close(model(z), wanted)
 
 
 def test_there_is_one_aligner_on_a_head(net, shift):
-    eli.attach(net, "fc", shift, outputs=OLD)
+    elign.attach(net, "fc", shift, outputs=OLD)
     with pytest.raises(AttachError, match="already carries"):
-        eli.attach(net, "fc", shift)
+        elign.attach(net, "fc", shift)
     with pytest.raises(AttachError, match="already carries"):
-        eli.attach(net, "fc", shift, outputs=OLD)
-    eli.attach(net, "fc", shift, replace=True)
-    eli.attach(net, "fc", shift, outputs=OLD, replace=True)
-    assert eli.detach(net) == 1
+        elign.attach(net, "fc", shift, outputs=OLD)
+    elign.attach(net, "fc", shift, replace=True)
+    elign.attach(net, "fc", shift, outputs=OLD, replace=True)
+    assert elign.detach(net) == 1
 
 
 def test_a_readout_and_outputs_are_not_for_one_head(net, shift):
-    eli.attach(net, "fc", shift, outputs=OLD)
+    elign.attach(net, "fc", shift, outputs=OLD)
     with pytest.raises(AttachError, match="OutputsAttachment"):
-        eli.attach(net, "fc", eli.HeadScores())
-    eli.attach(net, "fc", eli.HeadScores(), replace=True)
+        elign.attach(net, "fc", elign.HeadScores())
+    elign.attach(net, "fc", elign.HeadScores(), replace=True)
     with pytest.raises(AttachError, match="ReadoutAttachment"):
-        eli.attach(net, "fc", shift, outputs=OLD)
-    eli.attach(net, "fc", shift, outputs=OLD, replace=True)
-    assert eli.detach(net) == 1
+        elign.attach(net, "fc", shift, outputs=OLD)
+    elign.attach(net, "fc", shift, outputs=OLD, replace=True)
+    assert elign.detach(net) == 1
 
 
 def test_a_gate_or_outputs_but_not_both(net, shift, pairs):
     with pytest.raises(AttachError, match="not both"):
-        eli.attach(net, "fc", shift, gate=eli.Always(), outputs=OLD)
+        elign.attach(net, "fc", shift, gate=elign.Always(), outputs=OLD)
     with pytest.raises(AttachError, match="OldOutputs, such as"):
-        eli.attach(net, "fc", shift, outputs=range(2))
+        elign.attach(net, "fc", shift, outputs=range(2))
     with pytest.raises(AttachError, match="no use for either"):
-        eli.attach(net, "fc", eli.HeadScores(), outputs=OLD)
-    forward = eli.MeanShift().fit_latents(*pairs, direction="forward")
+        elign.attach(net, "fc", elign.HeadScores(), outputs=OLD)
+    forward = elign.MeanShift().fit_latents(*pairs, direction="forward")
     with pytest.raises(AttachError, match="fitted forward"):
-        eli.attach(net, "fc", forward, outputs=OLD)
+        elign.attach(net, "fc", forward, outputs=OLD)

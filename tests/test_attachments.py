@@ -11,8 +11,8 @@ import torch
 from tests.conftest import DIM
 from torch import nn
 
-import eli
-from eli import AttachError, LatentError, Prototypes
+import elign
+from elign import AttachError, LatentError, Prototypes
 
 
 def heads():
@@ -32,13 +32,13 @@ def test_a_readout_behind_a_head_that_works_in_place(prototypes, shift, first):
     z = torch.randn(9, DIM, generator=torch.Generator().manual_seed(1))
     for head in heads():
         model = nn.Sequential(nn.Identity(), head).eval()
-        with eli.attach(model, "1", prototypes):
+        with elign.attach(model, "1", prototypes):
             assert torch.equal(model(z.clone()), prototypes(z))
         parts = [prototypes, shift] if first == "readout" else [shift, prototypes]
         for part in parts:
-            eli.attach(model, "1", part)
+            elign.attach(model, "1", part)
         assert torch.equal(model(z.clone()), prototypes(shift.align(z)))
-        assert eli.detach(model) == 2
+        assert elign.detach(model) == 2
         assert not head._forward_hooks
         assert not head._forward_pre_hooks
 
@@ -48,7 +48,7 @@ def test_old_outputs_of_a_head_that_works_in_place(shift):
     outputs = []
     for head in heads():
         model = nn.Sequential(nn.Identity(), head).eval()
-        with eli.attach(model, "1", shift, outputs=eli.OldOutputs(range(2))):
+        with elign.attach(model, "1", shift, outputs=elign.OldOutputs(range(2))):
             outputs.append(model(z.clone()))
     assert torch.equal(*outputs)
 
@@ -56,9 +56,9 @@ def test_old_outputs_of_a_head_that_works_in_place(shift):
 def test_a_users_own_hook_behind_a_readout_stays_behind_it(prototypes, shift):
     z, (head, _) = torch.ones(2, DIM), heads()
     model = nn.Sequential(nn.Identity(), head).eval()
-    eli.attach(model, "1", prototypes)
+    elign.attach(model, "1", prototypes)
     head.register_forward_hook(lambda module, args, output: 10 * output)
-    eli.attach(model, "1", shift)
+    elign.attach(model, "1", shift)
     assert torch.equal(model(z), 10 * prototypes(shift.align(z)))
 
 
@@ -75,25 +75,25 @@ class Handing(nn.Module):
 
 def test_latents_that_a_head_hands_on_hold_nothing_more(prototypes):
     model = nn.Sequential(nn.Identity(), Handing()).eval()
-    eli.attach(model, "1", prototypes)
+    elign.attach(model, "1", prototypes)
     assert not vars(model(torch.ones(2, DIM))["features"])
 
 
 LOADED = """
-import sys, torch, eli
+import sys, torch, elign
 model = torch.load(sys.argv[1], weights_only=False)
 x = torch.ones(2, 6)
 before = model(x)
-eli.Latents(model, "1")(x)
+elign.Latents(model, "1")(x)
 assert torch.equal(model(x), before)
-assert eli.detach(model) == 2
+assert elign.detach(model) == 2
 """
 
 
 def test_a_model_that_another_process_loads_keeps_what_is_attached(prototypes, shift, tmp_path):
     model = nn.Sequential(nn.Identity(), nn.Linear(DIM, 4)).eval()
-    eli.attach(model, "1", prototypes)
-    eli.attach(model, "1", shift)
+    elign.attach(model, "1", prototypes)
+    elign.attach(model, "1", shift)
     torch.save(model, tmp_path / "model.pt")
     done = subprocess.run([sys.executable, "-c", LOADED, tmp_path / "model.pt"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -112,21 +112,21 @@ class Pooled(nn.Module):
 
 def test_a_head_that_gets_all_tokens_is_named_with_what_to_do(prototypes, shift, x):
     model = nn.Sequential(nn.Linear(5, 3 * DIM), nn.Unflatten(1, (3, DIM)), Pooled()).eval()
-    with eli.attach(model, "2", prototypes), pytest.raises(AttachError, match="one latent for each row"):
+    with elign.attach(model, "2", prototypes), pytest.raises(AttachError, match="one latent for each row"):
         model(x)
     with (
-        eli.attach(model, "2", shift, gate=eli.ByPrediction(known=2)),
+        elign.attach(model, "2", shift, gate=elign.ByPrediction(known=2)),
         pytest.raises(LatentError, match="one latent for each row"),
     ):
         model(x)
     loader = [(x, torch.arange(9) % 4)]
     with pytest.raises(LatentError, match=r"3 latents for each input.*head\.fc"):
-        eli.fit_blend(model, model, "2", loader, loader, known=2)
-    with eli.attach(model, "2.fc", prototypes):
+        elign.fit_blend(model, model, "2", loader, loader, known=2)
+    with elign.attach(model, "2.fc", prototypes):
         assert model(x).shape == (9, 4)
 
 
 def test_an_aligner_that_was_fitted_forward_is_refused_inside_of_a_readout_too(net, prototypes, pairs):
-    forward = eli.MeanShift().fit_latents(*pairs, direction="forward")
+    forward = elign.MeanShift().fit_latents(*pairs, direction="forward")
     with pytest.raises(AttachError, match="fitted forward"):
-        eli.attach(net, "fc", eli.Aligned(forward, prototypes))
+        elign.attach(net, "fc", elign.Aligned(forward, prototypes))

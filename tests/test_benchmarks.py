@@ -12,8 +12,8 @@ import pytest
 import torch
 from rich.console import Console
 
-from eli.lab.experiments.kinds import DETECTION
-from eli.lab.experiments.session import begin
+from elign.lab.experiments.kinds import DETECTION
+from elign.lab.experiments.session import begin
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-import eli
-from eli import (
+import elign
+from elign import (
     Aligned,
     Blend,
     FileFormatError,
@@ -119,7 +119,7 @@ def test_the_only_exemplar_of_a_class_has_nothing_to_be_compared_with():
 @pytest.fixture
 def blend(world):
     z, labels, logits = world
-    aligner = eli.EnergyAligner(iterations=5, steps=3, hidden=(4,)).fit_latents(z + 1, z)
+    aligner = elign.EnergyAligner(iterations=5, steps=3, hidden=(4,)).fit_latents(z + 1, z)
     aligned = NearestMean().add(aligner.align(z), labels)
     parts = [HeadScores(), NearestMean().add(z, labels), Aligned(aligner, aligned)]
     return Blend(parts, known=KNOWN, caution=math.inf).choose(z, labels, logits=logits)
@@ -139,7 +139,7 @@ def test_it_takes_the_place_of_a_head(blend):
     model = nn.Sequential(nn.Linear(5, 8), nn.Linear(8, CLASSES)).eval()
     x = torch.randn(7, 5, generator=torch.Generator().manual_seed(3))
     z = model[0](x)
-    with eli.attach(model, "1", blend):
+    with elign.attach(model, "1", blend):
         torch.testing.assert_close(model(x), blend(z, logits=model[1].forward(z)))
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from eli import Blend, HeadScores, LatentError, NearestMean, OptionError, Prototypes, Readout
+from elign import Blend, HeadScores, LatentError, NearestMean, OptionError, Prototypes, Readout
 
 CLASSES, KNOWN, SPARE = 6, 4, 4
 

@@ -10,8 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eli import LatentError, OptionError
-from eli.checks import (
+from elign import LatentError, OptionError
+from elign.checks import (
     check_finite,
     check_labels,
     check_pairs,

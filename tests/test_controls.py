@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from eli import EnergyAligner, Identity, MeanShift, OptionError, RandomShift, Ridge
+from elign import EnergyAligner, Identity, MeanShift, OptionError, RandomShift, Ridge
 
 
 def test_identity_moves_nothing_but_returns_a_copy(pairs):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-import eli
+import elign
 
 DEVICES = {"cuda": torch.cuda.is_available, "mps": torch.backends.mps.is_available}
 
@@ -19,7 +19,7 @@ def device(request):
 
 def test_alignment_is_that_of_the_cpu(device, pairs):
     z_prev, z_cur = pairs
-    for aligner in (eli.EnergyAligner(iterations=50), eli.MeanShift(), eli.Ridge(), eli.RandomShift()):
+    for aligner in (elign.EnergyAligner(iterations=50), elign.MeanShift(), elign.Ridge(), elign.RandomShift()):
         expected = aligner.fit_latents(z_prev, z_cur).align(z_cur)
         for one in (aligner, aligner.to(device), aligner.fit_latents(z_prev.to(device), z_cur.to(device))):
             moved = one.align(z_cur.to(device))
@@ -28,17 +28,17 @@ def test_alignment_is_that_of_the_cpu(device, pairs):
 
 
 def test_noise_takes_a_generator_of_either_device(device):
-    energy, z = eli.EnergyModel(8).to(device), torch.zeros(5, 8, device=device)
+    energy, z = elign.EnergyModel(8).to(device), torch.zeros(5, 8, device=device)
     for place in ("cpu", device):
-        one, two = (eli.descend(energy, z, noise=1.0, generator=torch.Generator(place).manual_seed(0)) for _ in "ab")
+        one, two = (elign.descend(energy, z, noise=1.0, generator=torch.Generator(place).manual_seed(0)) for _ in "ab")
         assert torch.equal(one, two)
 
 
 def test_gates_and_attachments_follow_the_model(device, net, short_energy, pairs):
     z_cur = pairs[1].to(device)
     net.to(device)
-    probe = eli.ByProbe().fit(z_cur + 1, z_cur)
-    energy = eli.ByEnergy().calibrate(short_energy.to(device), z_cur, z_cur - 1)
-    for gate in (eli.Always(), probe, energy, eli.ByPrediction(known=2)):
-        with eli.attach(net, "fc", short_energy, gate=gate), torch.inference_mode():
+    probe = elign.ByProbe().fit(z_cur + 1, z_cur)
+    energy = elign.ByEnergy().calibrate(short_energy.to(device), z_cur, z_cur - 1)
+    for gate in (elign.Always(), probe, energy, elign.ByPrediction(known=2)):
+        with elign.attach(net, "fc", short_energy, gate=gate), torch.inference_mode():
             assert net(torch.randn(4, 5, device=device)).device.type == device

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from eli import Discriminant, LatentError, NearestMean, NotFittedError, OptionError, Readout
+from elign import Discriminant, LatentError, NearestMean, NotFittedError, OptionError, Readout
 
 
 def made(seed=0, *, rows=60, dim=5, classes=4, dtype=torch.float64):

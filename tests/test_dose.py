@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-import eli
-from eli import Dose, LatentError, MeanShift, NotFittedError, OptionError
+import elign
+from elign import Dose, LatentError, MeanShift, NotFittedError, OptionError
 
 BACK = torch.tensor([0.0, 0.0, 1.0, 1.0])
 
@@ -59,7 +59,7 @@ def test_it_is_the_weight_of_every_row_also_when_attached(net, shift, tmp_path):
     gate = Dose(shares=[0.5]).choose(shift, net.fc, z, torch.full((9,), 3), known=2)
     assert gate(z.reshape(3, 3, -1)).tolist() == [[0.5] * 3] * 3
     loaded = Dose.load(gate.save(tmp_path / "gate"))
-    with eli.attach(net, "fc", shift, gate=loaded):
+    with elign.attach(net, "fc", shift, gate=loaded):
         torch.testing.assert_close(net(x), net.fc.forward((z + shift.align(z)) / 2))
 
 

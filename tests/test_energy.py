@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from eli import EnergyModel, LatentError, OptionError
+from elign import EnergyModel, LatentError, OptionError
 
 
 def test_the_default_is_the_papers_network():

@@ -8,8 +8,8 @@ import math
 import pytest
 import torch
 
-import eli
-from eli import EnergyAligner, LatentError, OptionError, descend
+import elign
+from elign import EnergyAligner, LatentError, OptionError, descend
 
 
 def test_defaults_are_the_papers_and_all_options_are_keywords():
@@ -78,7 +78,7 @@ def test_a_trajectory_ends_where_align_does(pairs, short_energy):
 
 
 def test_a_trajectory_needs_a_fit_and_finite_latents(short_energy):
-    with pytest.raises(eli.NotFittedError):
+    with pytest.raises(elign.NotFittedError):
         EnergyAligner().trajectory(torch.zeros(1, 6))
     with pytest.raises(LatentError):
         short_energy.trajectory(torch.full((1, 6), math.nan))

@@ -7,7 +7,7 @@ import copy
 import pytest
 import torch
 
-from eli import EnergyAligner, EnergyModel
+from elign import EnergyAligner, EnergyModel
 
 ITERATIONS = 40
 
@@ -126,7 +126,7 @@ def test_the_gradient_of_a_noisy_batch_is_that_of_its_loss(dim, hidden):
     source = torch.Generator().manual_seed(0)
     start = EnergyModel(dim, hidden, generator=source).double()
     order = torch.randperm(64, generator=source)
-    from eli import descend
+    from elign import descend
 
     z = descend(start, z_cur[order], steps=4, noise=1.0, generator=source)
     (start(z_prev[order]).mean() - start(z).mean()).backward()

@@ -12,11 +12,11 @@ import torch
 from tests.exporting import DIM, GATES, STEPS, aligned, drifted, energy, head_of, run_onnx
 from torch import nn
 
-import eli
-from eli import export
-from eli.export import export_onnx
-from eli.export_files import Recording, write_onnx
-from eli.export_tracing import AlignedLatents, TracedAligner, TracedGate
+import elign
+from elign import export
+from elign.export import export_onnx
+from elign.export_files import Recording, write_onnx
+from elign.export_tracing import AlignedLatents, TracedAligner, TracedGate
 
 onnx = pytest.importorskip("onnx")
 
@@ -24,14 +24,14 @@ ALIGNERS = {
     "linear energy": lambda: energy(()),
     "energy of one layer": lambda: energy((64,)),
     "energy of two layers": lambda: energy((64, 64)),
-    "half steps, float64": lambda: eli.EnergyAligner(
+    "half steps, float64": lambda: elign.EnergyAligner(
         hidden=(8, 4, 3), steps=1, half_step=True, iterations=9, learning_rate=1e-2
     ).fit_latents(*(z.double() for z in drifted())),
     "no steps": lambda: energy((4,), steps=0),
-    "identity": lambda: eli.Identity().fit_latents(*drifted()),
-    "mean shift": lambda: eli.MeanShift().fit_latents(*drifted()),
-    "random shift": lambda: eli.RandomShift().fit_latents(*drifted()),
-    "ridge": lambda: eli.Ridge().fit_latents(*drifted()),
+    "identity": lambda: elign.Identity().fit_latents(*drifted()),
+    "mean shift": lambda: elign.MeanShift().fit_latents(*drifted()),
+    "random shift": lambda: elign.RandomShift().fit_latents(*drifted()),
+    "ridge": lambda: elign.Ridge().fit_latents(*drifted()),
 }
 PLAIN = ("half steps, float64", "no steps")
 COMBINATIONS = [
@@ -117,15 +117,17 @@ def test_the_file_says_its_operators_and_nothing_about_the_machine(exported):
     content = exported[2].path.read_bytes()
     assert onnx.load_from_string(content).opset_import[0].version == 18
     assert b".py" not in content
-    assert str(Path(eli.__file__).parent).encode() not in content
+    assert str(Path(elign.__file__).parent).encode() not in content
 
 
 def test_traced_parts_are_no_kinds_of_aligner_or_gate_that_a_file_could_name():
-    assert not issubclass(TracedAligner, eli.Aligner)
-    assert not issubclass(TracedGate, eli.Gate)
+    assert not issubclass(TracedAligner, elign.Aligner)
+    assert not issubclass(TracedGate, elign.Gate)
 
 
 def test_the_core_imports_without_the_packages_of_the_extra():
-    code = "import sys, eli, eli.export; print([n for n in ('onnx', 'onnxscript', 'onnxruntime') if n in sys.modules])"
+    code = (
+        "import sys, elign, elign.export; print([n for n in ('onnx', 'onnxscript', 'onnxruntime') if n in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

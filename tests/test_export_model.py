@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-import eli
-from eli import Aligned, Blend, Discriminant, EnergyAligner, HeadScores, MeanShift, NearestMean, Prototypes, Readout
-from eli.export import export_model_onnx, export_model_torch
-from eli.export_tracing import ExportError
-from eli.fit_blend import Labelled, blend_exemplars
+import elign
+from elign import Aligned, Blend, Discriminant, EnergyAligner, HeadScores, MeanShift, NearestMean, Prototypes, Readout
+from elign.export import export_model_onnx, export_model_torch
+from elign.export_tracing import ExportError
+from elign.fit_blend import Labelled, blend_exemplars
 
 DIM, CLASSES, KNOWN = 6, 4, 2
 
@@ -60,7 +60,7 @@ NAMES = ["prototypes", "a class without", "discriminant", "aligned", "own", "ble
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_program_gives_the_same_scores(name, net, exemplars, short_energy, tmp_path):
-    eli.attach(net, "fc", made(name, net, exemplars, short_energy))
+    elign.attach(net, "fc", made(name, net, exemplars, short_energy))
     x = torch.randn(9, 5, generator=torch.Generator().manual_seed(6))
     path = export_model_torch(net, tmp_path / "model.pt2", x[:2]).path
     served = torch.export.load(path).module()
@@ -71,7 +71,7 @@ def test_a_program_gives_the_same_scores(name, net, exemplars, short_energy, tmp
 def test_onnxruntime_gives_the_same_scores(name, net, exemplars, short_energy, tmp_path):
     runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
     pytest.importorskip("onnxscript", reason="onnxscript is not installed")
-    eli.attach(net, "fc", made(name, net, exemplars, short_energy))
+    elign.attach(net, "fc", made(name, net, exemplars, short_energy))
     x = torch.randn(9, 5, generator=torch.Generator().manual_seed(6))
     path = export_model_onnx(net, tmp_path / "model.onnx", x[:2]).path
     (served,) = runtime.InferenceSession(path).run(None, {"input": x.numpy()})
@@ -79,22 +79,22 @@ def test_onnxruntime_gives_the_same_scores(name, net, exemplars, short_energy, t
 
 
 def test_an_aligner_and_a_readout_on_one_head(net, exemplars, shift, tmp_path):
-    eli.attach(net, "fc", shift)
-    eli.attach(net, "fc", made("prototypes", net, exemplars, shift))
+    elign.attach(net, "fc", shift)
+    elign.attach(net, "fc", made("prototypes", net, exemplars, shift))
     x = torch.randn(9, 5, generator=torch.Generator().manual_seed(6))
     served = torch.export.load(export_model_torch(net, tmp_path / "m.pt2", x[:2]).path).module()
     torch.testing.assert_close(served(x), net(x).detach(), atol=1e-4, rtol=1e-4)
 
 
 def test_an_aligner_for_some_outputs(net, short_energy, tmp_path):
-    eli.attach(net, "fc", short_energy, outputs=eli.OldOutputs(range(KNOWN)))
+    elign.attach(net, "fc", short_energy, outputs=elign.OldOutputs(range(KNOWN)))
     x = torch.randn(9, 5, generator=torch.Generator().manual_seed(6))
     served = torch.export.load(export_model_torch(net, tmp_path / "m.pt2", x[:2]).path).module()
     torch.testing.assert_close(served(x), net(x).detach(), atol=1e-4, rtol=1e-4)
 
 
 def test_a_program_holds_what_scores_need_and_nothing_of_the_machine(net, exemplars, tmp_path):
-    eli.attach(net, "fc", Discriminant().fit(*exemplars))
+    elign.attach(net, "fc", Discriminant().fit(*exemplars))
     written = export_model_torch(net, tmp_path / "m.pt2", torch.randn(2, 5))
     program = torch.export.load(written.path)
     held = {name.rpartition(".")[2] for name in program.state_dict if name.startswith("readouts")}
@@ -108,15 +108,15 @@ def test_a_program_holds_what_scores_need_and_nothing_of_the_machine(net, exempl
 
 def test_noise_inside_a_readout_is_named(net, exemplars, pairs, tmp_path):
     noisy = EnergyAligner(hidden=(4,), iterations=3, steps=2, noise=0.1).fit_latents(*pairs)
-    eli.attach(net, "fc", made("aligned", net, exemplars, noisy))
+    elign.attach(net, "fc", made("aligned", net, exemplars, noisy))
     with pytest.raises(ExportError, match="drop_noise"):
         export_model_torch(net, tmp_path / "m.pt2", torch.randn(2, 5))
     assert export_model_torch(net, tmp_path / "m.pt2", torch.randn(2, 5), drop_noise=True).path.exists()
-    eli.detach(net)
+    elign.detach(net)
     silent = made("blend", net, exemplars, noisy)
     silent.weights = torch.tensor([0.5, 0.5, 0.0, 0.0, 0.0])
-    eli.attach(net, "fc", silent)
+    elign.attach(net, "fc", silent)
     assert export_model_torch(net, tmp_path / "m.pt2", torch.randn(2, 5)).path.exists()
-    eli.detach(net)
+    elign.detach(net)
     with pytest.raises(ExportError, match="no aligner or readout"):
         export_model_torch(net, tmp_path / "m.pt2", torch.randn(2, 5))

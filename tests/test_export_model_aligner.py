@@ -11,8 +11,8 @@ import torch
 from tests.exporting import DIM, GATES, STEPS, drifted, energy, run_onnx
 from torch import nn
 
-import eli
-from eli.export import ExportError, export_model_onnx, export_model_torch
+import elign
+from elign.export import ExportError, export_model_onnx, export_model_torch
 
 PAGE = Path(__file__).parents[1] / "docs" / "export.md"
 
@@ -44,15 +44,15 @@ def test_a_whole_model_in_onnx(conv, tmp_path):
     with torch.no_grad():
         z = conv.body(PICTURES).flatten(1)
         plain = conv(PICTURES)["logits"]
-    aligner = eli.EnergyAligner(hidden=(8, 8), steps=STEPS, step_size=2.0, iterations=30, learning_rate=1e-2)
+    aligner = elign.EnergyAligner(hidden=(8, 8), steps=STEPS, step_size=2.0, iterations=30, learning_rate=1e-2)
     aligner.fit_latents(z, z + 1)
     old = [int(plain[0].argmax())]
-    eli.attach(conv, "fc", aligner, gate=eli.ByPrediction(known=old), argument="input")
+    elign.attach(conv, "fc", aligner, gate=elign.ByPrediction(known=old), argument="input")
     state, conv.body[3].training = copy.deepcopy(conv.state_dict()), True
     made = export_model_onnx(conv, tmp_path / "model.onnx", PICTURES[:1])
     assert conv.body[3].training
     assert all(torch.equal(state[name], tensor) for name, tensor in conv.state_dict().items())
-    assert isinstance(next(iter(conv.fc._forward_pre_hooks.values())).aligner, eli.EnergyAligner)
+    assert isinstance(next(iter(conv.fc._forward_pre_hooks.values())).aligner, elign.EnergyAligner)
     conv.eval()
     for rows in (1, 3, 9):
         with torch.no_grad():
@@ -66,7 +66,7 @@ def test_a_whole_model_in_onnx(conv, tmp_path):
 def test_torch_export_of_a_model_whose_head_reads_several_latents_per_input(tmp_path):
     torch.manual_seed(3)
     model = nn.Sequential(nn.Unflatten(1, (5, 4)), nn.Linear(4, DIM), nn.Linear(DIM, 4)).eval()
-    eli.attach(model, "2", energy((8,)), gate=GATES["soft probe"](None))
+    elign.attach(model, "2", energy((8,)), gate=GATES["soft probe"](None))
     x = torch.randn(7, 20)
     made = export_model_torch(nn.DataParallel(model), tmp_path / "model.pt2", x.double())
     program = torch.export.load(made.path).module()
@@ -77,14 +77,14 @@ def test_torch_export_of_a_model_whose_head_reads_several_latents_per_input(tmp_
 def test_models_that_cannot_be_exported_say_so(tmp_path, net, shift):
     with pytest.raises(ExportError, match="attach"):
         export_model_torch(net, tmp_path / "a.pt2", torch.zeros(2, 5))
-    attachment = eli.attach(net, "fc", shift, gate=eli.ByMask(torch.ones(2, dtype=torch.bool)))
+    attachment = elign.attach(net, "fc", shift, gate=elign.ByMask(torch.ones(2, dtype=torch.bool)))
     with pytest.raises(ExportError, match="ByMask"):
         export_model_torch(net, tmp_path / "a.pt2", torch.zeros(2, 5))
-    attachment.gate = eli.Always()
-    with pytest.raises(eli.LatentError, match="batch"):
+    attachment.gate = elign.Always()
+    with pytest.raises(elign.LatentError, match="batch"):
         export_model_torch(net, tmp_path / "a.pt2", torch.zeros(5))
     whole = nn.Sequential(net, nn.Flatten(0))
-    with pytest.raises(eli.AttachError, match="one per input"):
+    with pytest.raises(elign.AttachError, match="one per input"):
         export_model_torch(whole, tmp_path / "a.pt2", torch.zeros(2, 5))
 
 
@@ -99,7 +99,7 @@ def test_the_page_runs_as_it_is_printed(conv, tmp_path, monkeypatch):
 
     model = Classifier().eval()
     model.fc = nn.Linear(DIM, 60).eval()
-    exec(making, {"model": model, "aligner": eli.MeanShift().fit_latents(*drifted()), "images": PICTURES})
+    exec(making, {"model": model, "aligner": elign.MeanShift().fit_latents(*drifted()), "images": PICTURES})
     names = {"pictures": PICTURES.numpy()}
     exec(serving, names)
     assert names["classes"].tolist() == model(PICTURES).argmax(dim=1).tolist()

@@ -10,13 +10,13 @@ from tests.exporting import DIM, GATES, energy, head_of
 from torch import nn
 from torch.nn import functional as F
 
-import eli
-from eli import export_files
-from eli.export import ExportError, export_model_torch, export_onnx, export_torch
+import elign
+from elign import export_files
+from elign.export import ExportError, export_model_torch, export_onnx, export_torch
 
 
 def test_an_energy_of_ones_own_is_refused(tmp_path):
-    class Own(eli.EnergyModel):
+    class Own(elign.EnergyModel):
         def forward(self, z):
             return super().forward(z) ** 2
 
@@ -29,14 +29,14 @@ def test_an_energy_of_ones_own_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"gate": eli.ByMask(torch.ones(3, dtype=torch.bool))}, ExportError, "ByMask"),
-        ({"gate": eli.ByPrediction(2)}, eli.OptionError, "head="),
-        ({"gate": eli.ByPrediction(9), "head": head_of()}, eli.OptionError, "known=9"),
-        ({"gate": eli.ByPrediction(2), "head": head_of().forward}, eli.OptionError, "module"),
-        ({"gate": eli.ByProbe()}, eli.NotFittedError, "ByProbe"),
-        ({"example": torch.zeros(0, DIM)}, eli.LatentError, "empty"),
-        ({"example": torch.zeros(3, DIM + 1)}, eli.LatentError, "dimension"),
-        ({"opset": 9}, eli.OptionError, "opset"),
+        ({"gate": elign.ByMask(torch.ones(3, dtype=torch.bool))}, ExportError, "ByMask"),
+        ({"gate": elign.ByPrediction(2)}, elign.OptionError, "head="),
+        ({"gate": elign.ByPrediction(9), "head": head_of()}, elign.OptionError, "known=9"),
+        ({"gate": elign.ByPrediction(2), "head": head_of().forward}, elign.OptionError, "module"),
+        ({"gate": elign.ByProbe()}, elign.NotFittedError, "ByProbe"),
+        ({"example": torch.zeros(0, DIM)}, elign.LatentError, "empty"),
+        ({"example": torch.zeros(3, DIM + 1)}, elign.LatentError, "dimension"),
+        ({"opset": 9}, elign.OptionError, "opset"),
     ],
 )
 def test_what_cannot_be_exported_says_so(tmp_path, shift, options, error, message):
@@ -51,9 +51,9 @@ def test_an_energy_gate_needs_an_energy(tmp_path, shift):
 
 
 def test_what_is_no_fitted_aligner_says_so(tmp_path, net):
-    with pytest.raises(eli.NotFittedError):
-        export_onnx(eli.Ridge(), tmp_path / "a.onnx")
-    with pytest.raises(eli.OptionError, match="export_model_onnx"):
+    with pytest.raises(elign.NotFittedError):
+        export_onnx(elign.Ridge(), tmp_path / "a.onnx")
+    with pytest.raises(elign.OptionError, match="export_model_onnx"):
         export_onnx(net, tmp_path / "a.onnx")
 
 
@@ -70,7 +70,7 @@ class TakesWeights(nn.Module):
 
 def test_a_head_that_the_model_never_calls_is_named(tmp_path, shift):
     model = TakesWeights().eval()
-    eli.attach(model, "fc", shift)
+    elign.attach(model, "fc", shift)
     with pytest.raises(ExportError, match="does not call 'fc'"):
         export_model_torch(model, tmp_path / "a.pt2", torch.zeros(2, DIM))
     assert not list(tmp_path.iterdir())
@@ -89,7 +89,7 @@ class FixesRows(nn.Module):
 
 def test_a_model_that_fixes_the_number_of_rows_is_told_what_to_write(tmp_path, shift):
     model = FixesRows().eval()
-    eli.attach(model, "fc", shift)
+    elign.attach(model, "fc", shift)
     with pytest.raises(ExportError, match=r"x\.shape\[0\] can be recorded"):
         export_model_torch(model, tmp_path / "a.pt2", torch.zeros(3, DIM))
 
@@ -103,7 +103,7 @@ def test_what_torch_says_last_is_kept_and_its_colours_are_not():
 
 def test_missing_packages_are_named_with_the_command(tmp_path, shift, monkeypatch):
     monkeypatch.setattr(export_files, "_installed", lambda name: name != "onnxscript")
-    with pytest.raises(ExportError, match=re.escape("needs onnxscript: pip install 'eli[export]'")):
+    with pytest.raises(ExportError, match=re.escape("needs onnxscript: pip install 'elign[export]'")):
         export_onnx(shift, tmp_path / "a.onnx")
 
 

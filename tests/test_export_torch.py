@@ -6,9 +6,9 @@ import pytest
 import torch
 from tests.exporting import GATES, aligned, drifted, energy, head_of
 
-import eli
-from eli.export import ExportError, export_torch
-from eli.export_files import Recording
+import elign
+from elign.export import ExportError, export_torch
+from elign.export_files import Recording
 
 
 @pytest.mark.parametrize("gate", ["none", "prediction", "soft prediction", "energy", "probe"])
@@ -37,14 +37,14 @@ def test_noise_is_refused_or_left_out(tmp_path):
     assert noisy.noise == 1.0
 
 
-class Loud(eli.Gate):
+class Loud(elign.Gate):
     learns = False
 
     def forward(self, z, *, head=None, aligner=None):
         return z.norm(dim=-1) > 2
 
 
-class Half(eli.Aligner):
+class Half(elign.Aligner):
     learns = False
 
     def _move(self, rows, generator):
@@ -53,7 +53,7 @@ class Half(eli.Aligner):
 
 def test_aligners_and_gates_of_ones_own(tmp_path):
     z = drifted()[1]
-    with pytest.raises(eli.OptionError, match="example=latents"):
+    with pytest.raises(elign.OptionError, match="example=latents"):
         export_torch(Half(), tmp_path / "a.pt2", gate=Loud())
     made = export_torch(Half(), tmp_path / "a.pt2", gate=Loud(), example=z)
     expected = torch.where(z.norm(dim=1, keepdim=True) > 2, z / 2, z)

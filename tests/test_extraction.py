@@ -11,8 +11,8 @@ from tests.spies import Recorder, Spy, X, batches_of
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import eli
-from eli import EnergyAligner, LatentError, MeanShift, OptionError
+import elign
+from elign import EnergyAligner, LatentError, MeanShift, OptionError
 
 Batch = namedtuple("Batch", "image label")
 
@@ -80,7 +80,7 @@ def test_methods_of_a_model_run_in_evaluation_mode_too():
             return self.norm(x)
 
     old, new = Model(), Model()
-    eli.MeanShift().fit(old.features, new.features, [torch.randn(8, 3)])
+    elign.MeanShift().fit(old.features, new.features, [torch.randn(8, 3)])
     assert old.norm.num_batches_tracked == new.norm.num_batches_tracked == 0
     assert old.training
     assert new.norm.training
@@ -148,13 +148,13 @@ def test_feature_maps_are_no_latents():
 @pytest.mark.parametrize("classes", [["cat", "dog"], None, [1, None]])
 def test_classes_that_are_no_numbers_are_named(classes):
     with pytest.raises(LatentError, match="classes must be whole numbers"):
-        eli.Prototypes().add_data(nn.Identity(), [(torch.zeros(2, 3), classes)])
+        elign.Prototypes().add_data(nn.Identity(), [(torch.zeros(2, 3), classes)])
 
 
 @pytest.mark.parametrize("count", [0, 4])
 def test_another_number_of_classes_than_latents_is_named(count):
     with pytest.raises(LatentError, match=rf"\[8\] latents but {count} classes"):
-        eli.Prototypes().add_data(nn.Identity(), [(torch.zeros(8, 3), torch.zeros(count, dtype=torch.long))])
+        elign.Prototypes().add_data(nn.Identity(), [(torch.zeros(8, 3), torch.zeros(count, dtype=torch.long))])
 
 
 def test_a_generator_is_read_once_and_a_second_pass_says_so():
@@ -192,8 +192,8 @@ def test_models_that_disagree_on_rows_or_dimension_are_an_error():
 
 def test_latents_of_different_shape_are_an_error_at_the_first_batch():
     batches = iter([torch.randn(4, 3), torch.randn(4, 3)])
-    with pytest.raises(eli.LatentError, match="for the same batch"):
-        eli.MeanShift().fit(nn.Linear(3, 5), nn.Linear(3, 6), batches)
+    with pytest.raises(elign.LatentError, match="for the same batch"):
+        elign.MeanShift().fit(nn.Linear(3, 5), nn.Linear(3, 6), batches)
     assert len(list(batches)) == 1
 
 

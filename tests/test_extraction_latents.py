@@ -7,8 +7,8 @@ import torch
 from tests.spies import X
 from torch import nn
 
-import eli
-from eli import AttachError, EnergyAligner, Latents, MeanShift
+import elign
+from elign import AttachError, EnergyAligner, Latents, MeanShift
 
 
 class Heads(nn.Module):
@@ -74,14 +74,14 @@ def test_a_wrong_name_suggests_and_a_foreign_head_is_refused(net):
 def test_an_attached_aligner_is_not_seen(net, shift):
     x = torch.randn(9, 5)
     expected = Latents(net, "fc")(x)
-    with eli.attach(net, "fc", shift):
+    with elign.attach(net, "fc", shift):
         assert torch.equal(Latents(net, "fc")(x), expected)
 
 
 def test_an_aligner_attached_while_the_hook_is_made_does_not_matter_in_fit(net, shift):
     x = torch.randn(9, 5)
     plain = MeanShift().fit(Latents(net, "fc"), Latents(net, "fc"), [x])
-    with eli.attach(net, "fc", shift):
+    with elign.attach(net, "fc", shift):
         again = MeanShift().fit(Latents(net, "fc"), Latents(net, "fc"), [x])
     assert torch.equal(plain.shift, again.shift)
 
@@ -129,4 +129,4 @@ def test_latents_are_read_off_the_model_inside_data_parallel():
     model = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 2))
     x = torch.randn(4, 3)
     for name in ("1", "module.1"):
-        assert torch.equal(eli.Latents(nn.DataParallel(model), name)(x), model[0](x))
+        assert torch.equal(elign.Latents(nn.DataParallel(model), name)(x), model[0](x))

@@ -9,8 +9,8 @@ import pytest
 import torch
 from tests.spies import Recorder, Spy, batches_of
 
-import eli
-from eli import LatentError, MeanShift, OptionError
+import elign
+from elign import LatentError, MeanShift, OptionError
 
 
 def test_mixup_blends_each_batch_with_its_permutation_by_one_coefficient():
@@ -41,9 +41,9 @@ def test_mixup_has_the_beta_distribution_of_its_alpha():
 
 def test_mixup_depends_on_the_seed_alone():
     def seen(seed):
-        aligner = eli.RandomShift(seed=seed)
+        aligner = elign.RandomShift(seed=seed)
         learned = []
-        aligner._learn = lambda p, c, progress: (learned.append(p), eli.FitReport(rows=len(p), dim=2))[1]
+        aligner._learn = lambda p, c, progress: (learned.append(p), elign.FitReport(rows=len(p), dim=2))[1]
         aligner.fit(lambda x: x, lambda x: x, batches_of(), mixup=0.5)
         return learned[0]
 

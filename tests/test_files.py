@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from eli.files import replacing, write_bytes_atomic, write_text_atomic
+from elign.files import replacing, write_bytes_atomic, write_text_atomic
 
 
 def names(folder):

@@ -10,8 +10,8 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-import eli
-from eli import (
+import elign
+from elign import (
     Aligned,
     AttachError,
     Discriminant,
@@ -69,7 +69,7 @@ def fit(world, **changes):
     """With a simple aligner, which is quick."""
     before, after, _, new, exemplars, _ = world
     given = {"head": "fc", "new": batches(new), "exemplars": batches(exemplars), "known": KNOWN, "aligner": MeanShift()}
-    return eli.fit_blend(**{"previous": before, "current": after, **given, **changes})
+    return elign.fit_blend(**{"previous": before, "current": after, **given, **changes})
 
 
 def accuracy(model, data):
@@ -80,11 +80,11 @@ def accuracy(model, data):
 def test_with_exemplars_it_wins_what_was_forgotten(world):
     before, after, _, new, exemplars, test = world
     base = accuracy(after, test)
-    blend = eli.fit_blend(before, after, "fc", batches(new), batches(exemplars), known=KNOWN)
+    blend = elign.fit_blend(before, after, "fc", batches(new), batches(exemplars), known=KNOWN)
     assert [type(part) for part in blend.parts] == [HeadScores, Aligned]
     assert isinstance(blend.parts[1].readout, Discriminant)
     assert blend.prototypes is None
-    with eli.attach(after, "fc", blend):
+    with elign.attach(after, "fc", blend):
         assert accuracy(after, test) > base + 0.1
 
 
@@ -97,7 +97,7 @@ def test_prototypes_move_along_and_are_kept_for_the_next_time(world):
     assert torch.equal(prototypes.means, stored)
     assert blend.prototypes.counts.tolist() == [50] * CLASSES
     assert not torch.equal(blend.prototypes.means[:KNOWN], stored)
-    with eli.attach(after, "fc", blend):
+    with elign.attach(after, "fc", blend):
         with_blend = accuracy(after, test)
     assert with_blend > accuracy(after, test)
 
@@ -111,7 +111,7 @@ def test_a_head_may_have_room_for_classes_to_come_and_its_model_may_be_wrapped(w
     prototypes = Prototypes().add(before.body(old[0]), old[1])
     for changes in ({}, {"exemplars": None, "prototypes": prototypes}):
         blend = fit(world, previous=before, current=nn.DataParallel(after), **changes)
-        with eli.attach(after, "fc", blend):
+        with elign.attach(after, "fc", blend):
             scores = after(world[-1][0])
         assert scores.shape[1] == CLASSES + 3
         assert int(scores.argmax(dim=1).max()) < CLASSES
@@ -126,10 +126,10 @@ def test_it_is_saved_and_loaded_like_anything_else(world, tmp_path):
     after, test = world[1], world[-1]
     blend = fit(world)
     blend.save(tmp_path / "blend.safetensors")
-    loaded = eli.Readout.load(tmp_path / "blend.safetensors")
-    with eli.attach(after, "fc", blend):
+    loaded = elign.Readout.load(tmp_path / "blend.safetensors")
+    with elign.attach(after, "fc", blend):
         expected = after(test[0])
-    with eli.attach(after, "fc", loaded):
+    with elign.attach(after, "fc", loaded):
         assert torch.equal(after(test[0]), expected)
 
 
@@ -137,7 +137,7 @@ def test_what_is_attached_and_the_modes_of_the_models_do_not_matter(world):
     before, after = world[:2]
     plain = fit(world)
     training = copy.deepcopy(after).train()
-    with eli.attach(training, "fc", plain):
+    with elign.attach(training, "fc", plain):
         again = fit(world, previous=copy.deepcopy(before).train(), current=training)
         assert all(part.training for part in training.modules())
     assert torch.equal(again.offsets, plain.offsets)
@@ -173,7 +173,7 @@ def test_a_model_may_set_autocast_by_itself(world):
     previous, current = Cast(before), Cast(after).eval()
     blend = fit(world, previous=previous, current=current, head="net.fc")
     base = accuracy(current, test)
-    with eli.attach(current, "net.fc", blend):
+    with elign.attach(current, "net.fc", blend):
         assert accuracy(current, test) > base
 
 
@@ -211,7 +211,7 @@ SHORT = Prototypes().add(torch.eye(3), torch.arange(3))
 @pytest.mark.parametrize(
     ("changes", "error", "says"),
     [
-        ({"exemplars": None}, OptionError, "exemplars=.*prototypes=.*eli.ByPrediction"),
+        ({"exemplars": None}, OptionError, "exemplars=.*prototypes=.*elign.ByPrediction"),
         ({"known": 5}, LatentError, "there is class 4 among the new data, but 5 old classes"),
         ({"argument": 1}, AttachError, "argument must be 0 or a keyword, not 1"),
         ({"head": "head"}, AttachError, "no module 'head'"),
@@ -219,7 +219,7 @@ SHORT = Prototypes().add(torch.eye(3), torch.arange(3))
         ({"new": [torch.zeros(3, 10)]}, LatentError, "inputs and classes, in this order"),
         ({"new": [(torch.zeros(3, 10), torch.tensor([4, 5]))]}, LatentError, r"\[3, 3\] latents but 2 classes"),
         ({"prototypes": Prototypes()}, OptionError, "give exemplars or prototypes"),
-        ({"exemplars": None, "prototypes": NearestMean()}, OptionError, "must be eli.Prototypes.* got a NearestMean"),
+        ({"exemplars": None, "prototypes": NearestMean()}, OptionError, "must be elign.Prototypes.* got a NearestMean"),
         ({"exemplars": None, "prototypes": MEANS}, OptionError, "class 4 has a prototype"),
         ({"known": 3}, LatentError, "no new sample of class 3"),
         ({"head": nn.Linear(1, 1)}, OptionError, 'name of the head, "fc" say'),
@@ -232,7 +232,7 @@ SHORT = Prototypes().add(torch.eye(3), torch.arange(3))
         ({"exemplars": [(torch.randn(20, 10), 2 * torch.arange(20) % 6)]}, LatentError, "no exemplar .*of class 1"),
         ({"known": [4, 4]}, OptionError, r"several that grow, got \[4, 4\]"),
         ({"exemplars": None, "prototypes": SHORT}, LatentError, "dimension 3, the latents 8"),
-        ({"exemplars": None, "prototypes": Prototypes()}, eli.NotFittedError, "add"),
+        ({"exemplars": None, "prototypes": Prototypes()}, elign.NotFittedError, "add"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_named(world, changes, error, says):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).resolve().parents[1] / "src" / "eli"
+SOURCE = Path(__file__).resolve().parents[1] / "src" / "elign"
 TREES = {file.relative_to(SOURCE).as_posix(): ast.parse(file.read_text("utf-8")) for file in SOURCE.rglob("*.py")}
 
 # Modules that run what a file says, or are built on one that does.

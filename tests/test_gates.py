@@ -6,8 +6,8 @@ import pytest
 import torch
 from tests.aligning import Z
 
-import eli
-from eli import Always, ByEnergy, ByMask, ByPrediction, ByProbe, Dose, Gate, LatentError, OptionError
+import elign
+from elign import Always, ByEnergy, ByMask, ByPrediction, ByProbe, Dose, Gate, LatentError, OptionError
 
 
 def made(short_energy, pairs):
@@ -33,7 +33,7 @@ def gates(short_energy, pairs):
 
 
 def test_every_gate_of_the_package_is_in_this_battery(gates):
-    public = {thing for thing in vars(eli).values() if isinstance(thing, type) and issubclass(thing, Gate)}
+    public = {thing for thing in vars(elign).values() if isinstance(thing, type) and issubclass(thing, Gate)}
     assert public - {type(gate) for gate in gates} == {Gate, ByMask}
 
 
@@ -97,10 +97,10 @@ def test_the_base_class_says_what_a_subclass_must_write():
 
 
 def test_each_gate_says_how_it_is_fitted():
-    with pytest.raises(eli.NotFittedError, match="calibrate"):
-        eli.ByEnergy()(torch.zeros(1, 2))
-    with pytest.raises(eli.NotFittedError, match=r"call fit\(\.\.\.\) first"):
-        eli.ByProbe()(torch.zeros(1, 2))
+    with pytest.raises(elign.NotFittedError, match="calibrate"):
+        elign.ByEnergy()(torch.zeros(1, 2))
+    with pytest.raises(elign.NotFittedError, match=r"call fit\(\.\.\.\) first"):
+        elign.ByProbe()(torch.zeros(1, 2))
 
 
 def test_always_takes_all_rows():

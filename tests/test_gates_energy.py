@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.aligning import Z
 
-import eli
-from eli import ByEnergy, LatentError, NotFittedError, OptionError
-from eli.gates import _best_threshold
+import elign
+from elign import ByEnergy, LatentError, NotFittedError, OptionError
+from elign.gates import _best_threshold
 
 
 @pytest.mark.parametrize("quantile", [0.0, 0.1, 0.5, 1.0])
@@ -70,7 +70,7 @@ def test_neighbouring_numbers_are_told_apart():
 
 def test_energies_of_an_aligner_in_double_precision(pairs):
     z_prev, z_cur = (z.double() for z in pairs)
-    aligner = eli.EnergyAligner(hidden=(4,), iterations=3).fit_latents(z_prev, z_cur)
+    aligner = elign.EnergyAligner(hidden=(4,), iterations=3).fit_latents(z_prev, z_cur)
     for z in (z_cur, z_cur.float(), z_cur.bfloat16()):
         gate = ByEnergy(quantile=0.5).calibrate(aligner, z)
         assert gate(z, aligner=aligner).float().mean().item() == pytest.approx(0.5, abs=0.02)
@@ -83,7 +83,7 @@ def test_energies_of_a_converted_aligner(short_energy, pairs, dtype):
 
 
 def test_energies_need_an_energy_aligner_that_is_fitted(shift, pairs, short_energy):
-    for aligner in (shift, eli.EnergyAligner()):
+    for aligner in (shift, elign.EnergyAligner()):
         with pytest.raises(NotFittedError):
             ByEnergy().calibrate(aligner, pairs[1])
     with pytest.raises(NotFittedError, match="ByEnergy"):

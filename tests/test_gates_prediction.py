@@ -9,8 +9,8 @@ import pytest
 import torch
 from tests.aligning import Z
 
-import eli
-from eli import ByPrediction, LatentError, OptionError
+import elign
+from elign import ByPrediction, LatentError, OptionError
 
 LOGITS = torch.tensor([[3.0, 0.0, 1.0], [0.0, 0.0, 2.0], [0.0, 1.0, 0.5], [-1.0, -2.0, -3.0]])
 
@@ -69,15 +69,15 @@ def test_logits_may_be_taken_out_by_a_function_which_no_file_can_hold(tmp_path):
 
 @pytest.mark.parametrize("known", [np.int64(2), torch.tensor(2), 2])
 def test_numbers_of_numpy_and_torch_count_classes(known):
-    assert eli.ByPrediction(known=known).known == 2
+    assert elign.ByPrediction(known=known).known == 2
 
 
 def test_a_truth_value_is_no_number_of_classes():
-    with pytest.raises(eli.OptionError, match="known"):
-        eli.ByPrediction(known=True)
+    with pytest.raises(elign.OptionError, match="known"):
+        elign.ByPrediction(known=True)
 
 
 @pytest.mark.parametrize("output", [{"boxes": torch.zeros(2, 4), "scores": torch.zeros(2, 3)}, {}, (), []])
 def test_output_without_clear_logits_asks_for_a_function(output):
-    with pytest.raises(eli.OptionError, match="logits="):
-        eli.ByPrediction(known=1)(torch.zeros(2, 3), head=lambda z: output)
+    with pytest.raises(elign.OptionError, match="logits="):
+        elign.ByPrediction(known=1)(torch.zeros(2, 3), head=lambda z: output)

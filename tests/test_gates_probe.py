@@ -8,7 +8,7 @@ import pytest
 import torch
 from tests.aligning import Z
 
-from eli import ByProbe, LatentError, NotFittedError, OptionError
+from elign import ByProbe, LatentError, NotFittedError, OptionError
 
 
 @pytest.mark.parametrize(("old", "new"), [(1, 1), (1, 300), (300, 1), (5, 1000)])

@@ -7,8 +7,8 @@ from types import MappingProxyType
 import pytest
 import torch
 
-from eli import OptionError
-from eli.head_outputs import logits_of, with_logits
+from elign import OptionError
+from elign.head_outputs import logits_of, with_logits
 
 LOGITS = torch.tensor([[3.0, 0.0, 1.0], [0.0, 0.0, 2.0]])
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from eli import AttachError
-from eli.heads import find_module, latent_of
+from elign import AttachError
+from elign.heads import find_module, latent_of
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from eli import EnergyModel
-from eli.hidden_chain import HiddenChain, standard_normal
+from elign import EnergyModel
+from elign.hidden_chain import HiddenChain, standard_normal
 
 
 def chain_of(energy, step=0.1):

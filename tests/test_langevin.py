@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.plain_descent import Plain, by_hand
 
-from eli import EnergyModel, LatentError, OptionError, descend
-from eli.langevin import Schedule, compute_dtype
+from elign import EnergyModel, LatentError, OptionError, descend
+from elign.langevin import Schedule, compute_dtype
 
 LAYOUTS = st.sampled_from([(), (1,), (5,), (4, 7), (6, 3, 5)])
 

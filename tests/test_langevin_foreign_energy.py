@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from eli import EnergyModel, LatentError, descend
+from elign import EnergyModel, LatentError, descend
 
 
 def test_an_energy_of_any_kind_is_differentiated():

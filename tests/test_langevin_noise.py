@@ -8,7 +8,7 @@ import pytest
 import torch
 from tests.plain_descent import Plain, by_hand
 
-from eli import EnergyModel, descend
+from elign import EnergyModel, descend
 
 
 @pytest.mark.parametrize("trajectory", [False, True])

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eli import LocalShift, MeanShift, OptionError
-from eli import local_shift as module
+from elign import LocalShift, MeanShift, OptionError
+from elign import local_shift as module
 
 
 def by_hand(z, points, drifts, bandwidth):

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from eli.lab.experiments.classification import KIND
-from eli.lab.experiments.editions import of_edition
-from eli.lab.experiments.run_folder import RunFolder
-from eli.lab.reproduce.catalogue import EXPERIMENTS, planned
-from eli.lab.reproduce.request import read_request
-from eli.lab.reproduce.sheet import sheet_markdown
+from elign.lab.experiments.classification import KIND
+from elign.lab.experiments.editions import of_edition
+from elign.lab.experiments.run_folder import RunFolder
+from elign.lab.reproduce.catalogue import EXPERIMENTS, planned
+from elign.lab.reproduce.request import read_request
+from elign.lab.reproduce.sheet import sheet_markdown
 
 ROOT = Path(__file__).parents[1]
 MEASURED = ROOT / "measured"
@@ -25,7 +25,7 @@ RUNS = [RunFolder(file.parent) for file in sorted(MEASURED.glob("runs/*/run.json
 def commands():
     """The tables on the page that come from kept readings: section and words of the command."""
     for name, text in SECTIONS.items():
-        made_by = re.search(r"^Made by `eli reproduce (label-free .*)`\.$", text, flags=re.MULTILINE)
+        made_by = re.search(r"^Made by `elign reproduce (label-free .*)`\.$", text, flags=re.MULTILINE)
         # Where a folder of pictures is, and so which run that is, differs from machine to machine.
         if made_by and "train.precision=bf16" in made_by[1] and "data.path" not in made_by[1]:
             yield pytest.param(text, made_by[1].split(), id=name)

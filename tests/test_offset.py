@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eli.offset import best_offset, best_offsets, offset_scores
+from elign.offset import best_offset, best_offsets, offset_scores
 
 
 def balanced(logits, labels, known, offset):

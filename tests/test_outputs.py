@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eli import LatentError, OldOutputs, OptionError
+from elign import LatentError, OldOutputs, OptionError
 
 
 def logits(seed, rows=5, count=6):

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eli.probe import fit_logistic
+from elign.probe import fit_logistic
 
 
 def gradient_at(z_old, z_new, weight, bias, penalty):

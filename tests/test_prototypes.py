@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-import eli
-from eli import FileFormatError, LatentError, Latents, MeanShift, NearestMean, NotFittedError, OptionError, Prototypes
+import elign
+from elign import FileFormatError, LatentError, Latents, MeanShift, NearestMean, NotFittedError, OptionError, Prototypes
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_one_file_holds_them(world, tmp_path):
     assert torch.equal(loaded(z), prototypes(z))
     assert torch.equal(loaded.counts, prototypes.counts)
     with pytest.raises(FileFormatError, match="holds a Prototypes"):
-        eli.Aligner.load(tmp_path / "p.safetensors")
+        elign.Aligner.load(tmp_path / "p.safetensors")
 
 
 def test_what_cannot_be_is_said(world):

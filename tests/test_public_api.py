@@ -1,4 +1,4 @@
-"""What `import eli` offers, and what it must not drag in."""
+"""What `import elign` offers, and what it must not drag in."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-import eli
+import elign
 
-ROOT = Path(eli.__file__).parent
+ROOT = Path(elign.__file__).parent
 CORE = sorted(ROOT.glob("*.py"))
 
 
@@ -21,42 +21,42 @@ def is_error(thing):
 
 
 def test_all_is_sorted_complete_and_without_doubles():
-    assert eli.__all__ == sorted(set(eli.__all__), key=lambda name: (name[0].islower(), name))
+    assert elign.__all__ == sorted(set(elign.__all__), key=lambda name: (name[0].islower(), name))
     public = {
         name
-        for name, thing in vars(eli).items()
+        for name, thing in vars(elign).items()
         if not name.startswith("_")
         and not inspect.ismodule(thing)
-        and getattr(thing, "__module__", "").startswith("eli")
+        and getattr(thing, "__module__", "").startswith("elign")
     }
-    assert public == set(eli.__all__)
+    assert public == set(elign.__all__)
 
 
-@pytest.mark.parametrize("name", eli.__all__)
+@pytest.mark.parametrize("name", elign.__all__)
 def test_every_public_name_is_documented_with_an_example(name):
-    thing = getattr(eli, name)
+    thing = getattr(elign, name)
     assert thing.__doc__
     if not is_error(thing):
         assert ">>>" in thing.__doc__
 
 
-@pytest.mark.parametrize("name", [name for name in eli.__all__ if isinstance(getattr(eli, name), type)])
+@pytest.mark.parametrize("name", [name for name in elign.__all__ if isinstance(getattr(elign, name), type)])
 def test_every_public_method_is_documented(name):
-    for method, thing in vars(getattr(eli, name)).items():
+    for method, thing in vars(getattr(elign, name)).items():
         if not method.startswith("_") and callable(thing):
             assert inspect.getdoc(thing), f"{name}.{method}"
 
 
 def test_every_error_can_be_caught_as_one_and_as_a_python_error():
-    errors = [getattr(eli, name) for name in eli.__all__ if is_error(getattr(eli, name))]
+    errors = [getattr(elign, name) for name in elign.__all__ if is_error(getattr(elign, name))]
     assert len(errors) == 6
-    assert all(issubclass(error, eli.EliError) for error in errors)
-    assert all(issubclass(error, ValueError | RuntimeError) for error in errors if error is not eli.EliError)
+    assert all(issubclass(error, elign.ElignError) for error in errors)
+    assert all(issubclass(error, ValueError | RuntimeError) for error in errors if error is not elign.ElignError)
 
 
 def test_importing_the_core_imports_nothing_of_the_bench():
-    heavy = ["torchvision", "eli.lab", "sklearn", "matplotlib", "plotly", "rich", "scipy", "pandas"]
-    code = f"import sys, eli; print([name for name in {heavy!r} if name in sys.modules])"
+    heavy = ["torchvision", "elign.lab", "sklearn", "matplotlib", "plotly", "rich", "scipy", "pandas"]
+    code = f"import sys, elign; print([name for name in {heavy!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
@@ -71,7 +71,7 @@ def test_no_file_of_the_core_imports_the_bench(path):
             assert node.level == 0
         else:
             continue
-        assert not any(name == "eli.lab" or name.startswith("eli.lab.") for name in imported)
+        assert not any(name == "elign.lab" or name.startswith("elign.lab.") for name in imported)
 
 
 @pytest.mark.parametrize("path", CORE, ids=lambda path: path.name)
@@ -89,12 +89,12 @@ def test_the_version_is_that_of_the_project():
     project = ROOT.parent.parent / "pyproject.toml"
     if not project.exists():
         pytest.skip("not run from a checkout")
-    assert eli.__version__ == tomllib.loads(project.read_text(encoding="utf-8"))["project"]["version"]
+    assert elign.__version__ == tomllib.loads(project.read_text(encoding="utf-8"))["project"]["version"]
 
 
 @pytest.mark.parametrize("name", ["Aligner", "EnergyAligner", "MeanShift", "RandomShift", "Ridge", "Identity"])
 def test_options_of_aligners_are_keywords(name):
-    for parameter in inspect.signature(getattr(eli, name)).parameters.values():
+    for parameter in inspect.signature(getattr(elign, name)).parameters.values():
         assert parameter.kind is inspect.Parameter.KEYWORD_ONLY
 
 

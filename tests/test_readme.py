@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-import eli
+import elign
 
 README = Path(__file__).parents[1] / "README.md"
 
@@ -51,8 +51,8 @@ def test_the_three_lines_work_on_a_model_of_ones_own(tmp_path, monkeypatch):
     voted = new_model(x)
     assert voted.shape == before.shape
     assert (voted != before).any(dim=1).all()
-    assert eli.Readout.load("blend.safetensors").fitted
-    eli.detach(new_model)
+    assert elign.Readout.load("blend.safetensors").fitted
+    elign.detach(new_model)
     exec(aligned, names)
     after = new_model(x)
     taken_for_old = before.argmax(dim=1) < 50

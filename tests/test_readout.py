@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import eli
-from eli import Aligned, AttachError, MeanShift, NearestMean, NotFittedError, Prototypes, Readout
-from eli.head_outputs import logits_of
+import elign
+from elign import Aligned, AttachError, MeanShift, NearestMean, NotFittedError, Prototypes, Readout
+from elign.head_outputs import logits_of
 
 
 class Sum(Readout):
@@ -27,7 +27,7 @@ def test_prototypes_take_the_place_of_a_head(net, x):
     z = net.body(x).detach()
     prototypes = Prototypes().add(z, torch.arange(9) % 4)
     before = net(x)
-    with eli.attach(net, "fc", prototypes) as attachment:
+    with elign.attach(net, "fc", prototypes) as attachment:
         assert attachment.readout is prototypes
         assert torch.equal(net(x), prototypes(z))
         net.fc.train()
@@ -37,10 +37,10 @@ def test_prototypes_take_the_place_of_a_head(net, x):
 
 
 def test_a_readout_reads_aligned_latents_and_the_logits_of_these(net, x, shift):
-    with eli.attach(net, "fc", shift), eli.attach(net, "fc", Sum()):
+    with elign.attach(net, "fc", shift), elign.attach(net, "fc", Sum()):
         moved = shift.align(net.body(x))
         torch.testing.assert_close(net(x), net.fc.forward(moved) + moved[:, :1])
-        assert eli.detach(net) == 2
+        assert elign.detach(net) == 2
     assert not net.fc._forward_hooks
     assert not net.fc._forward_pre_hooks
 
@@ -75,7 +75,7 @@ class Wrapped(nn.Module):
 def test_what_a_head_returns_keeps_its_form(form):
     model = nn.Sequential(nn.Linear(5, 6), Wrapped(form)).eval()
     before = model(torch.ones(2, 5))
-    with eli.attach(model, "1", Sum()):
+    with elign.attach(model, "1", Sum()):
         after = model(torch.ones(2, 5))
     assert type(after) is type(before)
     plain, changed = (logits_of(output) for output in (before, after))
@@ -85,20 +85,20 @@ def test_what_a_head_returns_keeps_its_form(form):
 
 
 def test_one_readout_on_a_head_at_a_time_and_no_gate(net):
-    eli.attach(net, "fc", Sum())
+    elign.attach(net, "fc", Sum())
     with pytest.raises(AttachError, match=r"already carries .*ReadoutAttachment"):
-        eli.attach(net, "fc", Sum())
+        elign.attach(net, "fc", Sum())
     other = Sum()
-    assert eli.attach(net, "fc", other, replace=True).readout is other
-    assert eli.detach(net) == 1
+    assert elign.attach(net, "fc", other, replace=True).readout is other
+    assert elign.detach(net) == 1
     with pytest.raises(AttachError, match="no use for either"):
-        eli.attach(net, "fc", Sum(), gate=eli.Always())
+        elign.attach(net, "fc", Sum(), gate=elign.Always())
     with pytest.raises(NotFittedError):
-        eli.attach(net, "fc", Prototypes())
+        elign.attach(net, "fc", Prototypes())
     small = Prototypes().add(torch.ones(1, 3), torch.tensor([0]))
     for readout in (small, Aligned(MeanShift().fit_latents(torch.ones(1, 3), torch.ones(1, 3)), small)):
         with pytest.raises(AttachError, match="dimension 6, the readout's is 3"):
-            eli.attach(net, "fc", readout)
+            elign.attach(net, "fc", readout)
 
 
 def test_aligned_reads_what_the_aligner_makes_of_latents(pairs):

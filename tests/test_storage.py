@@ -13,7 +13,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from eli import (
+from elign import (
     Aligner,
     Always,
     EnergyAligner,
@@ -25,7 +25,7 @@ from eli import (
     NotFittedError,
     Ridge,
 )
-from eli.storage import Storable, digest
+from elign.storage import Storable, digest
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def refused(path, reader=Aligner):
 def test_a_file_is_plain_safetensors_with_its_options_in_the_open(saved, tmp_path):
     aligner, data = saved
     metadata, tensors = content(data, tmp_path)
-    assert (metadata["format"], metadata["version"], metadata["class"]) == ("eli", "1", "EnergyAligner")
+    assert (metadata["format"], metadata["version"], metadata["class"]) == ("elign", "1", "EnergyAligner")
     assert json.loads(metadata["config"]) == aligner.config()
     assert tensors.keys() == aligner.state_dict().keys()
     assert all(torch.equal(value, aligner.state_dict()[name]) for name, value in tensors.items())
@@ -147,7 +147,7 @@ def test_a_pickle_is_refused_unread(tmp_path):
 def test_a_safetensors_file_of_somebody_else_is_refused(tmp_path, metadata):
     path = tmp_path / "foreign"
     path.write_bytes(safetensors.torch.save({"w": torch.zeros(2)}, metadata))
-    assert "not written by eli" in refused(path)
+    assert "not written by elign" in refused(path)
 
 
 @pytest.mark.parametrize("version", ["2", "999999999", "9" * 5000, "", "-1", "1.0", "one"], ids=lambda v: v[:9])
@@ -218,7 +218,7 @@ def test_a_dimension_that_does_not_fit_is_refused(saved, tmp_path, dim):
 
 
 def test_an_aligner_that_was_not_fitted_cannot_come_out_of_a_file(tmp_path):
-    metadata = {"format": "eli", "version": "1", "class": "Identity", "config": "{}"}
+    metadata = {"format": "elign", "version": "1", "class": "Identity", "config": "{}"}
     assert "not fitted" in refused(rewritten(tmp_path, metadata, {"latent_dim": torch.tensor(0)}))
 
 

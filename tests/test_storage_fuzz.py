@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.fuzzing import answer, bounded, damaged, fuzz
 
-from eli import Aligner, ByProbe, EnergyAligner, FileFormatError, MeanShift, Ridge
-from eli.storage import FORMAT, VERSION, Storable, digest, read_safetensors
+from elign import Aligner, ByProbe, EnergyAligner, FileFormatError, MeanShift, Ridge
+from elign.storage import FORMAT, VERSION, Storable, digest, read_safetensors
 
 Z = torch.randn(20, 4, generator=torch.Generator().manual_seed(0))
 SCALARS = st.none() | st.booleans() | st.integers(-3, 2**70) | st.floats() | st.text(max_size=6)
@@ -22,7 +22,7 @@ VALUES = st.recursive(
     lambda some: st.lists(some, max_size=3) | st.dictionaries(st.text(max_size=4), some, max_size=3),
     max_leaves=6,
 )
-CLASSES = sorted(name for name, cls in Storable._classes.items() if cls.__module__.startswith("eli."))
+CLASSES = sorted(name for name, cls in Storable._classes.items() if cls.__module__.startswith("elign."))
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ import pytest
 import torch
 from hydra.core.config_store import ConfigStore
 
-from eli.lab.learners import LEARNERS, REGISTERED
+from elign.lab.learners import LEARNERS, REGISTERED
 
 PAGES = {path.stem: path for path in sorted((Path(__file__).parents[1] / "docs" / "tutorials").glob("*.md"))}
 NEEDS = {"your-own-classifier": "onnxruntime", "a-detector": "torchvision"}

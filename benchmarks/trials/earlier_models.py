@@ -8,13 +8,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from eli.lab.experiments.bench import Bench
-from eli.lab.experiments.extract import latents_of
-from eli.lab.experiments.kinds import kind_of
-from eli.lab.experiments.run_folder import RunFolder
-from eli.lab.experiments.speed import Speed
-from eli.lab.models.classifier import Classifier
-from eli.lab.tensor_file import read_tensors, write_tensors
+from elign.lab.experiments.bench import Bench
+from elign.lab.experiments.extract import latents_of
+from elign.lab.experiments.kinds import kind_of
+from elign.lab.experiments.run_folder import RunFolder
+from elign.lab.experiments.speed import Speed
+from elign.lab.models.classifier import Classifier
+from elign.lab.tensor_file import read_tensors, write_tensors
 
 
 def earlier_latents(run: Path) -> list[list[Tensor]]:

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from eli import Aligner, FitReport
-from eli.aligner import Progress
+from elign import Aligner, FitReport
+from elign.aligner import Progress
 
 _BATCH, _RATE, _STEPS, _STEP_SIZE, _DECAY = 128, 1e-4, 30, 0.1, 0.89
 

@@ -3,7 +3,7 @@
     python benchmarks/trials/read.py RUN [RUN ...]
 
 Prints a table: accuracy (in %, mean over the tasks after the first) of each trial, for old and for new classes, in each
-run and in the mean of all. Development runs keep their test images out of it: `eli run ... data.validation=50`. Rows
+run and in the mean of all. Development runs keep their test images out of it: `elign run ... data.validation=50`. Rows
 marked † use test labels; all others see none. Names are explained in docs/label-free.md.
 """
 
@@ -22,7 +22,7 @@ from paired_energy import PairedEnergy
 from torch import Tensor
 from torch.nn import functional as F
 
-from eli import (
+from elign import (
     Aligned,
     Aligner,
     Blend,
@@ -39,12 +39,12 @@ from eli import (
     Readout,
     Ridge,
 )
-from eli.lab.evaluation.class_means import cosines
-from eli.lab.evaluation.latents import TaskLatents
-from eli.lab.evaluation.spaces import read_head
-from eli.lab.experiments.kinds import kind_of
-from eli.lab.experiments.run_folder import RunFolder
-from eli.offset import best_offsets, offset_scores
+from elign.lab.evaluation.class_means import cosines
+from elign.lab.evaluation.latents import TaskLatents
+from elign.lab.evaluation.spaces import read_head
+from elign.lab.experiments.kinds import kind_of
+from elign.lab.experiments.run_folder import RunFolder
+from elign.offset import best_offsets, offset_scores
 
 Scores = Iterator[tuple[str, Tensor]]
 

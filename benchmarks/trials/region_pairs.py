@@ -18,23 +18,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eli.aligner import Aligner
-from eli.lab.data.memory import Memory
-from eli.lab.detection.evaluation.matching import old_regions
-from eli.lab.detection.evaluation.pairs import region_pairs
-from eli.lab.detection.evaluation.reading_images import Collected, read_images, read_regions
-from eli.lab.detection.evaluation.readings import RegionReading, RegionReadings
-from eli.lab.detection.evaluation.scoring import score_readings
-from eli.lab.detection.experiments.bench import DetectionBench
-from eli.lab.detection.experiments.reading import all_test_images, image_batches
-from eli.lab.detection.learners import DetectionLearner
-from eli.lab.detection.models.detector import Detector
-from eli.lab.detection.models.passes import Regions
-from eli.lab.evaluation.errors import EvaluationError
-from eli.lab.experiments.kinds import kind_of
-from eli.lab.experiments.reading import aligner_settings
-from eli.lab.experiments.run_folder import RunFolder
-from eli.lab.experiments.speed import Speed
+from elign.aligner import Aligner
+from elign.lab.data.memory import Memory
+from elign.lab.detection.evaluation.matching import old_regions
+from elign.lab.detection.evaluation.pairs import region_pairs
+from elign.lab.detection.evaluation.reading_images import Collected, read_images, read_regions
+from elign.lab.detection.evaluation.readings import RegionReading, RegionReadings
+from elign.lab.detection.evaluation.scoring import score_readings
+from elign.lab.detection.experiments.bench import DetectionBench
+from elign.lab.detection.experiments.reading import all_test_images, image_batches
+from elign.lab.detection.learners import DetectionLearner
+from elign.lab.detection.models.detector import Detector
+from elign.lab.detection.models.passes import Regions
+from elign.lab.evaluation.errors import EvaluationError
+from elign.lab.experiments.kinds import kind_of
+from elign.lab.experiments.reading import aligner_settings
+from elign.lab.experiments.run_folder import RunFolder
+from elign.lab.experiments.speed import Speed
 
 READINGS = ("base", "eli/oracle", "eli/by-prediction", "eli/old-classes", "mean-shift/oracle", "ridge/oracle")
 READINGS += ("ridge/old-classes",)

@@ -1,6 +1,6 @@
 """A real browser, and real reports to open in it.
 
-Without Chromium, its driver or selenium these tests are skipped; with ELI_REQUIRE_BROWSER=1, as in continuous
+Without Chromium, its driver or selenium these tests are skipped; with ELIGN_REQUIRE_BROWSER=1, as in continuous
 integration, they fail instead: there a browser is promised.
 """
 
@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from eli.lab.cli import main
-from eli.lab.report.run_html import write_run_report
-from eli.lab.report.runs import find_runs, read_runs
+from elign.lab.cli import main
+from elign.lab.report.run_html import write_run_report
+from elign.lab.report.runs import find_runs, read_runs
 
 FLAGS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync")
 FLAGS += ("--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage")
@@ -109,7 +109,7 @@ def _missing() -> str:
 @pytest.fixture(scope="session")
 def browser(tmp_path_factory) -> Iterator[Browser]:
     missing = _missing()
-    if missing and os.environ.get("ELI_REQUIRE_BROWSER") == "1":
+    if missing and os.environ.get("ELIGN_REQUIRE_BROWSER") == "1":
         pytest.fail(f"a browser is required here, but there is no {missing}")
     if missing:
         pytest.skip(f"there is no {missing}")

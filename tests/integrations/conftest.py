@@ -1,6 +1,6 @@
 """What the tests of the adapters share: the embedded digits, the stand-ins, and the real libraries where they are.
 
-Without Avalanche or Lightning their tests are skipped; with ELI_REQUIRE_INTEGRATIONS=1, as in
+Without Avalanche or Lightning their tests are skipped; with ELIGN_REQUIRE_INTEGRATIONS=1, as in
 `scripts/test-integrations`, they fail instead: there the libraries are promised.
 """
 
@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch import nn
 
-from eli.lab.data.digits import load_digits_dataset
+from elign.lab.data.digits import load_digits_dataset
 
 
 class Digits:
@@ -81,12 +81,12 @@ def stand_in():
 def _require(library: str, package: str) -> ModuleType:
     if importlib.util.find_spec(library) is None:
         reason = f"{library} is not installed (pip install {package}): scripts/test-integrations runs this test"
-        if os.environ.get("ELI_REQUIRE_INTEGRATIONS") == "1":
+        if os.environ.get("ELIGN_REQUIRE_INTEGRATIONS") == "1":
             pytest.fail(f"required here, but {reason}")
         pytest.skip(reason)
     if importlib.util.find_spec("torchvision") is not None:
         # Both import it, and a build for CUDA does not import beside a CPU build of torch.
-        from eli.lab.detection.compat import prepare
+        from elign.lab.detection.compat import prepare
 
         prepare()
     return importlib.import_module(library)

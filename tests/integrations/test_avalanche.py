@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
-import eli
+import elign
 
 
 @pytest.fixture(scope="module")
@@ -53,14 +53,14 @@ def make(avalanche, new_net):
     from avalanche.training import ICaRL, LwF, Naive, Replay
     from avalanche.training.plugins import EvaluationPlugin
 
-    from eli.integrations.avalanche import ELIPlugin
+    from elign.integrations.avalanche import ELIPlugin
 
-    def run(name, *, epochs=2, gate=eli.ByPrediction, aligner=None, **options):
+    def run(name, *, epochs=2, gate=elign.ByPrediction, aligner=None, **options):
         net = new_net()
         if name == "growing":
             net.classifier = IncrementalClassifier(32, initial_out_features=2)
         head = "eval_classifier" if name == "ICaRL" else "classifier"
-        plugin, record = ELIPlugin(head, aligner=aligner or eli.Ridge(), gate=gate), Record()
+        plugin, record = ELIPlugin(head, aligner=aligner or elign.Ridge(), gate=gate), Record()
         common = {"train_mb_size": 64, "train_epochs": epochs, "eval_mb_size": 128, "plugins": [plugin, record]}
         common["optimizer"] = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
         common |= {"evaluator": EvaluationPlugin(accuracy_metrics(stream=True)), **options}
@@ -97,7 +97,7 @@ def test_evaluations_are_aligned_as_by_hand(make, benchmark, digits, name):
     assert accuracy == pytest.approx((aligned.argmax(dim=1) == labels).float().mean().item())
     with torch.no_grad():
         plain = model(x)
-        with eli.attach(model, made.head, aligner, gate=eli.ByPrediction(list(range(5)))):
+        with elign.attach(model, made.head, aligner, gate=elign.ByPrediction(list(range(5)))):
             expected = model(x)
     torch.testing.assert_close(aligned, expected)
     made.plugin.alignment.enabled = False
@@ -129,7 +129,7 @@ def test_icarl_compares_moved_latents_with_moved_means(make, benchmark, digits):
 
 
 def test_old_classes_are_remembered(make, benchmark):
-    made = make("Naive", epochs=8, gate=eli.Always(), criterion=loss_of_one_task)
+    made = make("Naive", epochs=8, gate=elign.Always(), criterion=loss_of_one_task)
     for experience in benchmark.train_stream:
         made.strategy.train(experience)
     accuracies = []
@@ -169,7 +169,7 @@ def test_a_run_goes_on_from_a_checkpoint(make, benchmark, name, tmp_path):
 
     results = []
     for _ in range(2):
-        made = make(name, aligner=eli.EnergyAligner(iterations=20))
+        made = make(name, aligner=elign.EnergyAligner(iterations=20))
         done = loaded(made, tmp_path / "first.pt")
         assert made.plugin.known == list(range(5 * done))
         if not done:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-import eli
+import elign
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "integrations.md").read_text(encoding="utf-8")
@@ -39,7 +39,7 @@ def test_the_class_for_pycil_runs(stand_in, digits, monkeypatch):
         learner.incremental_train(manager)
         assert 0 < learner.eval_task()[0] <= 100
         learner.after_task()
-    assert isinstance(learner.alignment.aligner, eli.EnergyAligner)
+    assert isinstance(learner.alignment.aligner, elign.EnergyAligner)
     assert learner.alignment.ready
 
 

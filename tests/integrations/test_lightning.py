@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-import eli
+import elign
 
 
 @pytest.fixture
@@ -58,10 +58,10 @@ def trainer(lightning, tmp_path):
 
 @pytest.fixture
 def callback(lightning):
-    from eli.integrations.lightning import ELICallback
+    from elign.integrations.lightning import ELICallback
 
     def make(**options):
-        return ELICallback("classifier", **{"aligner": eli.Ridge(), **options})
+        return ELICallback("classifier", **{"aligner": elign.Ridge(), **options})
 
     return make
 
@@ -92,14 +92,14 @@ def predicted(trainer, model, loader):
 def test_predictions_are_aligned_as_by_hand_and_the_base_comes_back(
     module, callback, trainer, loader, digits, inference_mode
 ):
-    model, added = module(), callback(aligner=eli.EnergyAligner(iterations=50, learning_rate=1e-2))
+    model, added = module(), callback(aligner=elign.EnergyAligner(iterations=50, learning_rate=1e-2))
     last = two_tasks(model, added, trainer, loader, inference_mode=inference_mode)
     aligned = predicted(last, model, loader)
     x, _ = digits.of(range(10), part="test")
     model.eval()
     with torch.no_grad():
         plain = model(x)
-        with eli.attach(model, "classifier", added.alignment.aligner, gate=eli.ByPrediction(5)):
+        with elign.attach(model, "classifier", added.alignment.aligner, gate=elign.ByPrediction(5)):
             expected = model(x)
     torch.testing.assert_close(aligned, expected)
     assert not torch.allclose(aligned, plain)
@@ -109,7 +109,7 @@ def test_predictions_are_aligned_as_by_hand_and_the_base_comes_back(
 
 
 def test_old_classes_are_remembered(module, callback, trainer, loader, digits):
-    model, added = module(), callback(gate=eli.Always())
+    model, added = module(), callback(gate=elign.Always())
     last = two_tasks(model, added, trainer, loader, epochs=8)
     _, y = digits.of(range(10), part="test")
     accuracies = []

@@ -7,9 +7,9 @@ import copy
 import pytest
 import torch
 
-import eli
-from eli.integrations import TaskAlignment
-from eli.integrations.mammoth import ELIMixin
+import elign
+from elign.integrations import TaskAlignment
+from elign.integrations.mammoth import ELIMixin
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def learn(mammoth, digits, new_net):
     def run(base, *, gate=None, aligner=None, tasks=(0, 1), mixin=ELIMixin):
         class Model(mixin, base):
             def make_alignment(self):
-                return TaskAlignment("classifier", aligner=aligner or eli.Ridge(), gate=gate or eli.Always())
+                return TaskAlignment("classifier", aligner=aligner or elign.Ridge(), gate=gate or elign.Always())
 
         torch.manual_seed(0)
         model, dataset = Model(new_net()), mammoth.ContinualDataset(digits)
@@ -56,13 +56,13 @@ def test_evaluation_is_aligned_as_by_hand_and_training_is_untouched(mammoth, lea
     class Nothing:
         pass
 
-    model, plain = learn(mammoth.Sgd, gate=eli.ByPrediction), learn(mammoth.Sgd, mixin=Nothing)
+    model, plain = learn(mammoth.Sgd, gate=elign.ByPrediction), learn(mammoth.Sgd, mixin=Nothing)
     for name, tensor in plain.state_dict().items():
         assert torch.equal(tensor, model.state_dict()[name]), name
     assert list(model.state_dict()) == list(plain.state_dict())
     x, _ = digits.test
     base = mammoth.evaluate(plain, x)
-    with eli.attach(plain.net, "classifier", model.alignment.aligner, gate=eli.ByPrediction(5)):
+    with elign.attach(plain.net, "classifier", model.alignment.aligner, gate=elign.ByPrediction(5)):
         expected = mammoth.evaluate(plain, x)
     assert torch.equal(mammoth.evaluate(model, x), expected)
     assert not torch.equal(expected, base)
@@ -104,5 +104,5 @@ def test_the_default_aligner_is_eli_under_a_label_free_gate(mammoth, new_net):
         pass
 
     alignment = Model(new_net()).alignment
-    assert isinstance(alignment.aligner, eli.EnergyAligner)
-    assert alignment.gate is eli.ByPrediction
+    assert isinstance(alignment.aligner, elign.EnergyAligner)
+    assert alignment.gate is elign.ByPrediction

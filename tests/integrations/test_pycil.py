@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-import eli
-from eli.integrations import TaskAlignment
-from eli.integrations.pycil import ELIMixin
+import elign
+from elign.integrations import TaskAlignment
+from elign.integrations.pycil import ELIMixin
 
 
 @pytest.fixture(scope="module")
@@ -16,7 +16,7 @@ def pycil(stand_in):
     return stand_in("pycil_stand_in")
 
 
-def with_eli(base, *, gate=eli.Always, aligner=eli.Ridge):
+def with_eli(base, *, gate=elign.Always, aligner=elign.Ridge):
     class WithELI(ELIMixin, base):
         def make_alignment(self):
             return TaskAlignment("fc", aligner=aligner(), gate=gate())
@@ -55,14 +55,14 @@ def test_old_classes_are_remembered_and_the_base_comes_back(pycil, digits):
 
 
 def test_evaluation_is_aligned_as_by_hand_and_training_is_untouched(pycil, digits):
-    learner = with_eli(pycil.Finetune, gate=lambda: eli.ByPrediction)({"seed": 0})
+    learner = with_eli(pycil.Finetune, gate=lambda: elign.ByPrediction)({"seed": 0})
     first, second = learn(learner, pycil.DataManager(digits))
     plain = pycil.Finetune({"seed": 0})
     assert first == learn(plain, pycil.DataManager(digits))[0]
     for name, tensor in plain._network.state_dict().items():
         assert torch.equal(tensor, learner._network.state_dict()[name]), name
     predicted, labels = learner._eval_cnn(learner.test_loader)
-    with eli.attach(plain._network, "fc", learner.alignment.aligner, gate=eli.ByPrediction(5)):
+    with elign.attach(plain._network, "fc", learner.alignment.aligner, gate=elign.ByPrediction(5)):
         expected, _ = plain._eval_cnn(plain.test_loader)
     assert (predicted == expected).all()
     assert (predicted != plain._eval_cnn(plain.test_loader)[0]).any()
@@ -79,7 +79,10 @@ def test_only_data_of_the_current_task_is_used(pycil, digits, learner):
 
 
 def test_the_previous_network_is_the_one_that_pycil_keeps(pycil, digits):
-    learner, manager = with_eli(pycil.ReplayOfExemplars, aligner=eli.MeanShift)({"seed": 0}), pycil.DataManager(digits)
+    learner, manager = (
+        with_eli(pycil.ReplayOfExemplars, aligner=elign.MeanShift)({"seed": 0}),
+        pycil.DataManager(digits),
+    )
     learn(learner, manager)
     x, _ = digits.of(range(5, 10))
     with torch.no_grad():
@@ -104,5 +107,5 @@ def test_the_default_aligner_is_eli_under_a_label_free_gate(pycil):
         pass
 
     alignment = WithELI({"seed": 0}).alignment
-    assert isinstance(alignment.aligner, eli.EnergyAligner)
-    assert alignment.gate is eli.ByPrediction
+    assert isinstance(alignment.aligner, elign.EnergyAligner)
+    assert alignment.gate is elign.ByPrediction

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
-import eli
-from eli.integrations import MissingLibraryError, TaskAlignment
+import elign
+from elign.integrations import MissingLibraryError, TaskAlignment
 
 
 @pytest.fixture
@@ -34,9 +34,9 @@ def learned(alignment, before, after, x, known=5):
 
 def test_latents_are_aligned_as_by_hand(drifted):
     before, after, x = drifted
-    alignment = learned(TaskAlignment("classifier", aligner=eli.Ridge()), before, after, x)
-    by_hand = eli.Ridge().fit(before.body, after.body, x.split(32))
-    with eli.attach(after, "classifier", by_hand, gate=eli.ByPrediction(5)):
+    alignment = learned(TaskAlignment("classifier", aligner=elign.Ridge()), before, after, x)
+    by_hand = elign.Ridge().fit(before.body, after.body, x.split(32))
+    with elign.attach(after, "classifier", by_hand, gate=elign.ByPrediction(5)):
         expected = after(x)
     assert not torch.equal(expected, after(x))
     with alignment.attached(after):
@@ -57,7 +57,7 @@ def test_the_first_task_has_nothing_to_align(drifted):
 
 def test_nothing_is_aligned_while_a_task_is_learned(drifted):
     before, after, x = drifted
-    alignment = learned(TaskAlignment("classifier", aligner=eli.MeanShift()), before, after, x)
+    alignment = learned(TaskAlignment("classifier", aligner=elign.MeanShift()), before, after, x)
     alignment.attach(after)
     alignment.begin(after, 7)
     assert not alignment.ready
@@ -68,9 +68,9 @@ def test_nothing_is_aligned_while_a_task_is_learned(drifted):
 
 def test_the_model_is_copied_before_the_task_changes_it(drifted):
     model, after, x = drifted
-    alignment = TaskAlignment("classifier", aligner=eli.MeanShift())
+    alignment = TaskAlignment("classifier", aligner=elign.MeanShift())
     alignment.begin(model, 5)
-    expected = eli.MeanShift().fit(copy.deepcopy(model).body, after.body, [x]).report
+    expected = elign.MeanShift().fit(copy.deepcopy(model).body, after.body, [x]).report
     model.load_state_dict(after.state_dict())
     alignment.end(model, [x])
     assert alignment.aligner.report.drift_before == pytest.approx(expected.drift_before)
@@ -80,7 +80,7 @@ def test_the_model_is_copied_before_the_task_changes_it(drifted):
 def test_gates_are_made_from_the_old_classes_of_each_task(drifted):
     before, after, x = drifted
     alignment = TaskAlignment(
-        "classifier", aligner=eli.MeanShift(), gate=functools.partial(eli.ByPrediction, soft=True)
+        "classifier", aligner=elign.MeanShift(), gate=functools.partial(elign.ByPrediction, soft=True)
     )
     for known in ([0, 2], [0, 2, 4]):
         learned(alignment, before, after, x, known=known)
@@ -89,20 +89,22 @@ def test_gates_are_made_from_the_old_classes_of_each_task(drifted):
 
 def test_an_energy_gate_is_calibrated_on_the_tasks_latents(drifted):
     before, after, x = drifted
-    gate = eli.ByEnergy(quantile=0.25)
-    aligner = eli.EnergyAligner(iterations=20)
+    gate = elign.ByEnergy(quantile=0.25)
+    aligner = elign.EnergyAligner(iterations=20)
     learned(TaskAlignment("classifier", aligner=aligner, gate=gate), before, after, x)
     assert gate(after.body(x), aligner=aligner).float().mean().item() == pytest.approx(0.25, abs=0.02)
 
 
 @pytest.mark.parametrize(
-    "gate", [eli.ByPrediction, eli.ByEnergy(), eli.Always()], ids=["prediction", "energy", "always"]
+    "gate", [elign.ByPrediction, elign.ByEnergy(), elign.Always()], ids=["prediction", "energy", "always"]
 )
 def test_what_was_learned_can_be_stored(drifted, gate, tmp_path):
     before, after, x = drifted
-    first = learned(TaskAlignment("classifier", aligner=eli.EnergyAligner(iterations=20), gate=gate), before, after, x)
+    first = learned(
+        TaskAlignment("classifier", aligner=elign.EnergyAligner(iterations=20), gate=gate), before, after, x
+    )
     torch.save(first.state_dict(), tmp_path / "state.pt")
-    second = TaskAlignment("classifier", aligner=eli.EnergyAligner(), gate=copy.deepcopy(gate))
+    second = TaskAlignment("classifier", aligner=elign.EnergyAligner(), gate=copy.deepcopy(gate))
     second.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
     with first.attached(after):
         expected = after(x)
@@ -112,11 +114,11 @@ def test_what_was_learned_can_be_stored(drifted, gate, tmp_path):
 
 def test_a_task_that_goes_on_has_the_model_from_before_it(drifted):
     before, after, x = drifted
-    first = TaskAlignment("classifier", aligner=eli.MeanShift())
+    first = TaskAlignment("classifier", aligner=elign.MeanShift())
     first.begin(before, 5)
     state = copy.deepcopy(first.state_dict())
     for resumed, drift in ((True, True), (False, False)):
-        second = TaskAlignment("classifier", aligner=eli.MeanShift())
+        second = TaskAlignment("classifier", aligner=elign.MeanShift())
         second.load_state_dict(state)
         assert second.state_dict()["previous"].keys() == before.state_dict().keys()
         second.begin(after, 5, resumed=resumed)
@@ -126,7 +128,7 @@ def test_a_task_that_goes_on_has_the_model_from_before_it(drifted):
 
 def test_an_attached_model_can_be_pickled_with_its_alignment(drifted):
     before, after, x = drifted
-    alignment = learned(TaskAlignment("classifier", aligner=eli.MeanShift()), before, after, x)
+    alignment = learned(TaskAlignment("classifier", aligner=elign.MeanShift()), before, after, x)
     plain = after(x)
     alignment.attach(after)
     model, copied = pickle.loads(pickle.dumps((after, alignment)))
@@ -138,14 +140,14 @@ def test_an_attached_model_can_be_pickled_with_its_alignment(drifted):
 
 def test_blocks_of_one_model_may_lie_in_each_other(drifted):
     before, after, x = drifted
-    alignment = learned(TaskAlignment("classifier", aligner=eli.MeanShift()), before, after, x)
+    alignment = learned(TaskAlignment("classifier", aligner=elign.MeanShift()), before, after, x)
     plain = after(x)
     with alignment.attached(after):
         aligned = after(x)
         with alignment.attached(after):
             assert torch.equal(after(x), aligned)
         assert torch.equal(after(x), aligned)
-        eli.detach(after)
+        elign.detach(after)
         with alignment.attached(after):
             assert torch.equal(after(x), aligned)
     assert torch.equal(after(x), plain)
@@ -153,19 +155,19 @@ def test_blocks_of_one_model_may_lie_in_each_other(drifted):
 
 def test_it_aligns_one_model_at_a_time(drifted):
     before, after, x = drifted
-    alignment = learned(TaskAlignment("classifier", aligner=eli.MeanShift()), before, after, x)
+    alignment = learned(TaskAlignment("classifier", aligner=elign.MeanShift()), before, after, x)
     other = copy.deepcopy(after)
     alignment.attach(after)
     alignment.attach(other)
-    assert eli.detach(after) == 0
+    assert elign.detach(after) == 0
     alignment.enabled = False
     assert alignment.attach(other) is None
-    assert eli.detach(other) == 0
+    assert elign.detach(other) == 0
 
 
 def test_an_error_within_the_block_leaves_the_model_as_it_was(drifted):
     before, after, x = drifted
-    alignment = learned(TaskAlignment("classifier", aligner=eli.MeanShift()), before, after, x)
+    alignment = learned(TaskAlignment("classifier", aligner=elign.MeanShift()), before, after, x)
     with pytest.raises(KeyError), alignment.attached(after):
         raise KeyError
     assert not after.classifier._forward_pre_hooks
@@ -174,23 +176,23 @@ def test_an_error_within_the_block_leaves_the_model_as_it_was(drifted):
 @pytest.mark.parametrize(("library", "package"), [("avalanche", "avalanche-lib"), ("lightning", "lightning")])
 def test_a_missing_library_is_named(library, package, monkeypatch):
     monkeypatch.setitem(sys.modules, library, None)
-    for name in [name for name in sys.modules if name.startswith((f"{library}.", f"eli.integrations.{library}"))]:
+    for name in [name for name in sys.modules if name.startswith((f"{library}.", f"elign.integrations.{library}"))]:
         monkeypatch.delitem(sys.modules, name)
     with pytest.raises(MissingLibraryError, match=f"needs {library.title()}: pip install {package}") as caught:
-        __import__(f"eli.integrations.{library}")
-    assert isinstance(caught.value, ImportError | eli.EliError)
+        __import__(f"elign.integrations.{library}")
+    assert isinstance(caught.value, ImportError | elign.ElignError)
 
 
 @pytest.mark.parametrize(
-    "path", sorted(Path(eli.__file__).parent.glob("integrations/*.py")), ids=lambda path: path.name
+    "path", sorted(Path(elign.__file__).parent.glob("integrations/*.py")), ids=lambda path: path.name
 )
 def test_no_adapter_imports_the_bench(path):
-    assert "eli.lab" not in path.read_text(encoding="utf-8")
+    assert "elign.lab" not in path.read_text(encoding="utf-8")
 
 
 def test_the_package_imports_no_framework_and_nothing_of_the_bench():
-    names = ["avalanche", "lightning", "torchvision", "eli.lab", "eli.integrations.avalanche"]
-    code = "import sys, eli.integrations, eli.integrations.pycil, eli.integrations.mammoth; "
+    names = ["avalanche", "lightning", "torchvision", "elign.lab", "elign.integrations.avalanche"]
+    code = "import sys, elign.integrations, elign.integrations.pycil, elign.integrations.mammoth; "
     code += f"print([name for name in {names!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -8,23 +8,29 @@ from pathlib import Path
 
 import pytest
 
-from eli.lab.cli import main
+from elign.lab.cli import main
 
 # What a run imports when it needs it.
-IMPORTS = ["eli.lab.cli", "eli.lab.experiments.session", "eli.lab.experiments.classification", "hydra", "torch._dynamo"]
-IMPORTS += ["lightning_fabric", "sklearn.datasets", "sklearn.model_selection", "eli.lab.experiments.toy_run"]
+IMPORTS = [
+    "elign.lab.cli",
+    "elign.lab.experiments.session",
+    "elign.lab.experiments.classification",
+    "hydra",
+    "torch._dynamo",
+]
+IMPORTS += ["lightning_fabric", "sklearn.datasets", "sklearn.model_selection", "elign.lab.experiments.toy_run"]
 
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """Where a copy of real data may lie: what ELI_SHARED_DATA names, else a folder beside the repository."""
-    named = os.environ.get("ELI_SHARED_DATA")
+    """Where a copy of real data may lie: what ELIGN_SHARED_DATA names, else a folder beside the repository."""
+    named = os.environ.get("ELIGN_SHARED_DATA")
     return Path(named) if named else Path(__file__).resolve().parents[2].parent / "shared" / "data"
 
 
 @pytest.fixture(scope="session")
-def kill_eli_when():
-    """Starts the command `eli` with some words in a real process, and kills it as soon as a file is there.
+def kill_elign_when():
+    """Starts the command `elign` with some words in a real process, and kills it as soon as a file is there.
 
     It is forked from one that has imported everything: a run of a second need not wait for torch each time.
     """

@@ -1,10 +1,10 @@
-"""A run as another eli would have left it, for tests of what becomes of it."""
+"""A run as another elign would have left it, for tests of what becomes of it."""
 
 from __future__ import annotations
 
 import dataclasses
 
-from eli.lab.evaluation.results import read_results, write_results
+from elign.lab.evaluation.results import read_results, write_results
 
 
 def read_in_edition(folder, number, edition):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-import eli
-from eli.lab.cli import main
+import elign
+from elign.lab.cli import main
 
 
 def test_toy_ends_with_a_table_and_a_report(small_maps, tmp_path, capsys):
@@ -19,7 +19,7 @@ def test_toy_ends_with_a_table_and_a_report(small_maps, tmp_path, capsys):
     assert str(tmp_path / "out" / "report.html") in printed
     assert (tmp_path / "out" / "report.html").stat().st_size > 1_000_000
     assert (tmp_path / "out" / "picture.png").read_bytes().startswith(b"\x89PNG")
-    assert "eli toy --data digits --latent-dim 8 --heads trained --seeds 2 --iterations 20" in page.read_text()
+    assert "elign toy --data digits --latent-dim 8 --heads trained --seeds 2 --iterations 20" in page.read_text()
 
 
 def test_a_wrong_command_suggests_the_right_one(capsys):
@@ -37,7 +37,7 @@ def test_wrong_options_end_with_code_2(option, capsys):
 
 def test_missing_data_is_one_clear_message_and_code_1(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("PATH", str(tmp_path))  # no npm, no apt-get
-    monkeypatch.setattr("eli.lab.data.sources.Mirrors.fetch", _no_network)
+    monkeypatch.setattr("elign.lab.data.sources.Mirrors.fetch", _no_network)
     assert main(["toy", "--data", "mnist", "--data-dir", str(tmp_path)]) == 1
     message = capsys.readouterr().err
     assert "train-images-idx3-ubyte" in message
@@ -46,7 +46,7 @@ def test_missing_data_is_one_clear_message_and_code_1(tmp_path, monkeypatch, cap
 
 
 def _no_network(self, *args, **kwargs):
-    from eli.lab.data.errors import FetchError
+    from elign.lab.data.errors import FetchError
 
     raise FetchError("MNIST", ["no network in this test"])
 
@@ -60,7 +60,7 @@ def test_a_results_file_without_markers_is_named_before_anything_runs(tmp_path, 
 
 
 def test_version_and_help(capsys):
-    for option, expected in (("--version", eli.__version__), ("--help", "toy")):
+    for option, expected in (("--version", elign.__version__), ("--help", "toy")):
         with pytest.raises(SystemExit) as stop:
             main([option])
         assert stop.value.code == 0

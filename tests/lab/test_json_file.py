@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.fuzzing import bounded, damaged, fuzz
 
-from eli.lab.json_file import digest_of, parse_object, read_object, write_object
+from elign.lab.json_file import digest_of, parse_object, read_object, write_object
 
 CONTENT = {"seed": 3, "name": "Grüße", "sizes": [4, 3], "rate": 0.1, "none": None}
 

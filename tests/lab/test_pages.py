@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from eli.lab.pages import PageError, update_section
+from elign.lab.pages import PageError, update_section
 
 
 def test_update_section_replaces_only_the_block(tmp_path):

@@ -2,8 +2,8 @@ import io
 
 from rich.console import Console
 
-from eli.lab.experiments.loop import Moment
-from eli.lab.run_progress import describe, watch_run
+from elign.lab.experiments.loop import Moment
+from elign.lab.run_progress import describe, watch_run
 
 
 def test_time_left_counts_from_where_the_training_went_on():

@@ -1,4 +1,4 @@
-from eli.lab.seeds import derive_seed
+from elign.lab.seeds import derive_seed
 
 
 def test_seeds_repeat_and_differ_between_purposes_and_experiments():

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eli.lab.tensor_file import DamagedRunError, read_tensors, write_tensors
+from elign.lab.tensor_file import DamagedRunError, read_tensors, write_tensors
 
 
 def test_tensors_and_facts_survive(tmp_path):

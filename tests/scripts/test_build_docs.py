@@ -22,10 +22,10 @@ def documented():
         if directive == "py:currentmodule":
             module = name
         else:
-            yield name if name.startswith("eli.") else f"{module}.{name}"
+            yield name if name.startswith("elign.") else f"{module}.{name}"
 
 
-@pytest.mark.parametrize("module", ["eli", "eli.export", "eli.integrations"])
+@pytest.mark.parametrize("module", ["elign", "elign.export", "elign.integrations"])
 def test_every_public_name_is_documented_once(module):
     there = list(documented())
     assert [name for name in import_module(module).__all__ if there.count(f"{module}.{name}") != 1] == []

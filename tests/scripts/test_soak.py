@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from eli.lab.evaluation.results import write_results
-from eli.lab.evaluation.scoring import Row
-from eli.lab.experiments.run_folder import RunFolder
-from eli.lab.tensor_file import write_tensors
+from elign.lab.evaluation.results import write_results
+from elign.lab.evaluation.scoring import Row
+from elign.lab.experiments.run_folder import RunFolder
+from elign.lab.tensor_file import write_tensors
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork processes")
@@ -82,23 +82,23 @@ def test_damage_is_damage_and_repeatable(soaking, run, how):
 
 @pytest.mark.parametrize(
     ("code", "said"),
-    [(1, "Traceback (most recent call last):\neli: x"), (1, "nothing"), (70, "eli: x"), (1, "eli: x\neli: y")],
+    [(1, "Traceback (most recent call last):\neli: x"), (1, "nothing"), (70, "elign: x"), (1, "elign: x\neli: y")],
 )
 def test_what_is_no_clear_line_is_a_loss(soaking, code, said):
     with pytest.raises(soaking.LostError):
         _ = soaking.Ended(code, said, 0.0).line
-    assert soaking.Ended(1, "task 1\neli: clear\n", 0.0).line == "eli: clear"
+    assert soaking.Ended(1, "task 1\neli: clear\n", 0.0).line == "elign: clear"
 
 
 def test_advice_is_followed_only_where_it_names_a_file(soaking, run):
     file = run / "task-00/model.safetensors"
     with pytest.raises(soaking.LostError, match="what to do"):
-        soaking._follow(run, "eli: something is damaged")
+        soaking._follow(run, "elign: something is damaged")
     with pytest.raises(soaking.LostError, match="what to do"):
-        soaking._follow(run, f"eli: {file} is damaged")
-    assert soaking._follow(run, f"eli: {file} is damaged. Remove this file: ...") == run
+        soaking._follow(run, f"elign: {file} is damaged")
+    assert soaking._follow(run, f"elign: {file} is damaged. Remove this file: ...") == run
     assert not file.exists()
-    assert soaking._follow(run, f"eli: {run / 'run.json'} is damaged; start it anew in another folder") != run
+    assert soaking._follow(run, f"elign: {run / 'run.json'} is damaged; start it anew in another folder") != run
 
 
 def test_one_fault_of_each_kind_loses_nothing(tmp_path):

@@ -1,4 +1,4 @@
-"""`eli data` as a person meets it."""
+"""`elign data` as a person meets it."""
 
 import argparse
 from pathlib import Path
@@ -8,11 +8,11 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from eli.lab.commands import data
-from eli.lab.data import DataError, DatasetNotFoundError
-from eli.lab.data.bench_dataset import BENCH_DATASETS
-from eli.lab.data.catalogue import catalogue
-from eli.lab.data.mnist import MNIST
+from elign.lab.commands import data
+from elign.lab.data import DataError, DatasetNotFoundError
+from elign.lab.data.bench_dataset import BENCH_DATASETS
+from elign.lab.data.catalogue import catalogue
+from elign.lab.data.mnist import MNIST
 
 
 def shown(*arguments: str) -> str:

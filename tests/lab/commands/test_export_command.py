@@ -1,10 +1,10 @@
-"""`eli export` as a person meets it."""
+"""`elign export` as a person meets it."""
 
 import pytest
 import torch
 
-import eli
-from eli.lab.cli import main
+import elign
+from elign.lab.cli import main
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxscript")
@@ -18,11 +18,11 @@ def latents():
 
 @pytest.fixture
 def saved(tmp_path, latents):
-    return eli.MeanShift().fit_latents(latents, latents + 1).save(tmp_path / "aligner.safetensors")
+    return elign.MeanShift().fit_latents(latents, latents + 1).save(tmp_path / "aligner.safetensors")
 
 
 def test_an_aligner_and_its_gate_as_onnx(tmp_path, latents, saved, capsys):
-    gate = eli.ByProbe().fit(latents[:30], latents[30:] + 1)
+    gate = elign.ByProbe().fit(latents[:30], latents[30:] + 1)
     out = tmp_path / "aligner.onnx"
     assert main(["export", str(saved), str(out), "--gate", str(gate.save(tmp_path / "gate.safetensors"))]) == 0
     printed = " ".join(capsys.readouterr().out.split())
@@ -31,7 +31,7 @@ def test_an_aligner_and_its_gate_as_onnx(tmp_path, latents, saved, capsys):
     assert "of PyTorch's result" in printed
     session = onnxruntime.InferenceSession(out, providers=["CPUExecutionProvider"])
     result = torch.from_numpy(session.run(["aligned"], {"latents": latents.numpy()})[0])
-    torch.testing.assert_close(result, eli.Aligner.load(saved).align(latents, where=gate(latents)))
+    torch.testing.assert_close(result, elign.Aligner.load(saved).align(latents, where=gate(latents)))
 
 
 @pytest.mark.parametrize("arguments", [["aligner.pt2"], ["aligner.bin", "--format", "torch"]])
@@ -39,11 +39,11 @@ def test_the_ending_or_an_option_says_the_format(tmp_path, latents, saved, argum
     name, *options = arguments
     assert main(["export", str(saved), str(tmp_path / name), *options]) == 0
     program = torch.export.load(tmp_path / name)
-    torch.testing.assert_close(program.module()(latents), eli.Aligner.load(saved).align(latents))
+    torch.testing.assert_close(program.module()(latents), elign.Aligner.load(saved).align(latents))
 
 
 def test_noise_has_to_be_dropped_by_name(tmp_path, latents, capsys):
-    aligner = eli.EnergyAligner(hidden=(4,), noise=1.0, steps=1, iterations=2).fit_latents(latents, latents + 1)
+    aligner = elign.EnergyAligner(hidden=(4,), noise=1.0, steps=1, iterations=2).fit_latents(latents, latents + 1)
     command = ["export", str(aligner.save(tmp_path / "noisy.safetensors")), str(tmp_path / "noisy.pt2")]
     assert main(command) == 1
     assert "drop_noise" in capsys.readouterr().err
@@ -51,7 +51,7 @@ def test_noise_has_to_be_dropped_by_name(tmp_path, latents, capsys):
 
 
 def test_gates_that_ask_the_head_are_for_python(tmp_path, saved, capsys):
-    gate = eli.ByPrediction(known=2).save(tmp_path / "gate.safetensors")
+    gate = elign.ByPrediction(known=2).save(tmp_path / "gate.safetensors")
     assert main(["export", str(saved), str(tmp_path / "a.onnx"), "--gate", str(gate)]) == 1
     message = capsys.readouterr().err
     assert "export_onnx(aligner, path, gate=gate, head=model.fc)" in message
@@ -59,7 +59,7 @@ def test_gates_that_ask_the_head_are_for_python(tmp_path, saved, capsys):
 
 
 def test_a_readout_goes_with_its_model(tmp_path, latents, capsys):
-    path = eli.Prototypes().add(latents, torch.arange(60) % 3).save(tmp_path / "prototypes.safetensors")
+    path = elign.Prototypes().add(latents, torch.arange(60) % 3).save(tmp_path / "prototypes.safetensors")
     assert main(["export", str(path), str(tmp_path / "a.onnx")]) == 1
     assert "holds a Prototypes" in (message := capsys.readouterr().err)
     assert "export_model_onnx" in message

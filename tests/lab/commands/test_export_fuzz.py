@@ -1,4 +1,4 @@
-"""What `eli export` is given, damaged: one line that names the file, and nothing is written."""
+"""What `elign export` is given, damaged: one line that names the file, and nothing is written."""
 
 import pytest
 import torch
@@ -6,8 +6,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from tests.fuzzing import bounded, damaged, fuzz
 
-import eli
-from eli.lab.cli import main
+import elign
+from elign.lab.cli import main
 
 Z = torch.randn(20, 4, generator=torch.Generator().manual_seed(0))
 
@@ -15,7 +15,7 @@ Z = torch.randn(20, 4, generator=torch.Generator().manual_seed(0))
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     path = tmp_path_factory.mktemp("whole") / "aligner"
-    return eli.MeanShift().fit_latents(Z - 1, Z).save(path).read_bytes()
+    return elign.MeanShift().fit_latents(Z - 1, Z).save(path).read_bytes()
 
 
 @fuzz(40)
@@ -30,7 +30,7 @@ def test_a_damaged_aligner_or_gate_is_named_and_nothing_is_written(whole, tmp_pa
     with bounded():
         assert main(["export", *files, str(tmp_path / "out.onnx")]) == 1
     said = capsys.readouterr().err
-    assert said.startswith("eli: ")
+    assert said.startswith("elign: ")
     assert said.count("\n") == 1
     assert "bad" in said
     assert not (tmp_path / "out.onnx").exists()

@@ -1,4 +1,4 @@
-"""`eli reproduce` end to end on the embedded digits: interrupted, gone on with, shared, adopted."""
+"""`elign reproduce` end to end on the embedded digits: interrupted, gone on with, shared, adopted."""
 
 import argparse
 import csv
@@ -8,12 +8,12 @@ import sys
 import pytest
 from rich.console import Console
 
-from eli.lab.commands import reproduce
-from eli.lab.experiments.config_errors import ConfigError
-from eli.lab.experiments.run_folder import RunFolder
-from eli.lab.experiments.session import begin, read_again
-from eli.lab.pages import PageError
-from eli.lab.reproduce import grid
+from elign.lab.commands import reproduce
+from elign.lab.experiments.config_errors import ConfigError
+from elign.lab.experiments.run_folder import RunFolder
+from elign.lab.experiments.session import begin, read_again
+from elign.lab.pages import PageError
+from elign.lab.reproduce import grid
 
 TRAINED = ("data.limit=12", "train.first_epochs=1", "train.epochs=1")
 TINY = ("preset=smoke", *TRAINED, "aligner.iterations=2")
@@ -35,13 +35,13 @@ class StopError(Exception):
 def _few_settings():
     """Half of the printed settings are enough to see it work; the plans' tests count them all."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("eli.lab.report.paper.ablation_values", lambda name: ("5", "30", "90"))
+        patch.setattr("elign.lab.report.paper.ablation_values", lambda name: ("5", "30", "90"))
         yield
 
 
 @pytest.fixture(scope="module")
 def out(tmp_path_factory):
-    """Langevin steps of a run that `eli run` made, broken off after one of three readings, and gone on with."""
+    """Langevin steps of a run that `elign run` made, broken off after one of three readings, and gone on with."""
     folder = tmp_path_factory.mktemp("reproduce")
     settings = ["learner=icarl", "data=digits", "protocol=half-5", "preset=smoke", "train.threads=1", *TRAINED]
     begin([*settings, f"out={folder / 'runs' / 'mine'}"], Console(quiet=True))
@@ -89,7 +89,7 @@ def test_the_same_again_trains_and_reads_nothing(out, monkeypatch):
     assert "one seed, no interval" in " ".join(shown.split())
     written = page.read_text()
     assert "| 90 | 56.97 |" in written
-    assert "Made by `eli reproduce langevin preset=smoke seeds=1 data.limit=12" in written
+    assert "Made by `elign reproduce langevin preset=smoke seeds=1 data.limit=12" in written
 
 
 def test_another_experiment_takes_the_base_run_and_the_first_task(out):
@@ -136,19 +136,19 @@ def test_a_table_goes_to_the_section_that_was_named(out, tmp_path):
 
 def test_compute_measures_once(tmp_path, monkeypatch):
     # In place of two fresh processes.
-    monkeypatch.setattr("eli.lab.reproduce.compute._memory", lambda what, dim: 1.25 if what == "align" else None)
+    monkeypatch.setattr("elign.lab.reproduce.compute._memory", lambda what, dim: 1.25 if what == "align" else None)
     shown = " ".join(run("compute", "preset=smoke", f"out={tmp_path}").split())
     assert "64, paper 8.385K 1.057M 39 ± 3" in shown
     assert "64 8,385 1.057M" in shown
     assert "1.2 –" in shown
-    monkeypatch.setattr("eli.lab.reproduce.compute.measure", None)
+    monkeypatch.setattr("elign.lab.reproduce.compute.measure", None)
     assert "in all 1 1 0 -" in " ".join(run("compute", "preset=smoke", f"out={tmp_path}").split())
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells the present size of a process")
 def test_memory_grows_by_what_alignment_needs():
     # In a process of its own, as it is used: one that did other work before has room at hand that it need not ask for.
-    command = [sys.executable, "-m", "eli.lab.reproduce.memory_probe", "align", "1024"]
+    command = [sys.executable, "-m", "elign.lab.reproduce.memory_probe", "align", "1024"]
     grown = float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     # The result alone has 10,000 x 1024 numbers of 4 bytes.
     assert grown > 0.9 * 10_000 * 1024 * 4 / 2**20

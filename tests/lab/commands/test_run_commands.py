@@ -1,4 +1,4 @@
-"""`eli run | resume | evaluate | list | show` as a person meets them: what they print, and how they fail."""
+"""`elign run | resume | evaluate | list | show` as a person meets them: what they print, and how they fail."""
 
 import errno
 import shutil
@@ -6,8 +6,8 @@ import shutil
 import pytest
 import torch
 
-from eli.lab.cli import main
-from eli.lab.tensor_file import write_tensors
+from elign.lab.cli import main
+from elign.lab.tensor_file import write_tensors
 
 QUICK = ("data=digits", "protocol.first=5", "protocol.increment=5", "data.limit=20", "train.first_epochs=2")
 QUICK += ("train.epochs=2", "aligner.iterations=20", "aligner.steps=3")
@@ -139,7 +139,7 @@ def test_mistakes_end_in_one_clear_line(tmp_path, capsys, arguments, message):
     assert main([text.replace("{tmp}", str(tmp_path)) for text in arguments]) in (1, 2)
     error = capsys.readouterr().err
     assert message in error
-    assert error.startswith("eli: ")
+    assert error.startswith("elign: ")
     assert len(error.strip().splitlines()) == 1
     assert not (tmp_path / "x").exists()
 
@@ -153,7 +153,7 @@ def test_a_full_disk_loses_nothing_that_is_finished(tmp_path, capsys, monkeypatc
         write_tensors(path, tensors, facts)
 
     with monkeypatch.context() as patch:
-        patch.setattr("eli.lab.experiments.run_folder.write_tensors", full)
+        patch.setattr("elign.lab.experiments.run_folder.write_tensors", full)
         assert main(["run", *QUICK, f"out={out}"]) == 1
     error = capsys.readouterr().err
     assert "the disk is full" in error

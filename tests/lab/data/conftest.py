@@ -9,8 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 import pytest
 
-from eli.lab.data.idx import IdxFile
-from eli.lab.data.mnist import IdxSpec
+from elign.lab.data.idx import IdxFile
+from elign.lab.data.mnist import IdxSpec
 
 
 def encode(values: np.ndarray) -> bytes:

@@ -5,10 +5,10 @@ import tarfile
 
 import pytest
 
-from eli.lab.data.archives import read_members
-from eli.lab.data.cifar100 import load_cifar100
-from eli.lab.data.cifar_files import BINARY, CifarSpec
-from eli.lab.data.errors import DamagedFileError
+from elign.lab.data.archives import read_members
+from elign.lab.data.cifar100 import load_cifar100
+from elign.lab.data.cifar_files import BINARY, CifarSpec
+from elign.lab.data.errors import DamagedFileError
 
 TINY = CifarSpec(urls=(), sha256="", archive_bytes=0, classes=2, train=2, test=1, side=1)
 KINDS = {

@@ -4,8 +4,8 @@ import tarfile
 
 import pytest
 
-from eli.lab.data.archives import read_members
-from eli.lab.data.errors import DamagedFileError
+from elign.lab.data.archives import read_members
+from elign.lab.data.errors import DamagedFileError
 
 CONTENT = bytes(range(256)) * 40
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.fuzzing import answer, damaged, fuzz
 
-from eli.lab.data.archives import MAX_ARCHIVE_BYTES, read_members
-from eli.lab.data.errors import DamagedFileError
+from elign.lab.data.archives import MAX_ARCHIVE_BYTES, read_members
+from elign.lab.data.errors import DamagedFileError
 
 CONTENT = bytes(range(256)) * 2
 LIMITS = {"a/one": 600, "b" * 120: 600}
@@ -83,7 +83,7 @@ def test_headers_that_ask_for_too_much_are_refused_in_little_memory(tmp_path, ta
 
 
 def test_what_is_inflated_counts_and_not_what_headers_say(tmp_path, monkeypatch):
-    monkeypatch.setattr("eli.lab.data.archives.MAX_ARCHIVE_BYTES", 1 << 16)
+    monkeypatch.setattr("elign.lab.data.archives.MAX_ARCHIVE_BYTES", 1 << 16)
     assert MAX_ARCHIVE_BYTES > 1 << 16
     many = (header(tarfile.XHDTYPE, 512) + bytes(512) + header(tarfile.REGTYPE, 0)) * 100
     (tmp_path / "x.tar.gz").write_bytes(gzip.compress(many))

@@ -7,12 +7,12 @@ import pytest
 import torch
 from PIL import Image
 
-from eli.lab.data import DatasetNotFoundError, load_dataset
-from eli.lab.data.bench_dataset import BENCH_DATASETS, BenchDataset, first_of_each, held_out, open_dataset
-from eli.lab.data.errors import DataError
-from eli.lab.data.folder_split import FolderSplit
-from eli.lab.data.memory_split import MemorySplit
-from eli.lab.data.order import class_order
+from elign.lab.data import DatasetNotFoundError, load_dataset
+from elign.lab.data.bench_dataset import BENCH_DATASETS, BenchDataset, first_of_each, held_out, open_dataset
+from elign.lab.data.errors import DataError
+from elign.lab.data.folder_split import FolderSplit
+from elign.lab.data.memory_split import MemorySplit
+from elign.lab.data.order import class_order
 
 
 def everything(split, *, augment: int | None = None) -> torch.Tensor:
@@ -230,7 +230,7 @@ def test_missing_datasets_are_named(tmp_path):
 def test_real_tiny_imagenet(tmp_path, shared_data):
     path = shared_data / "tiny-imagenet-100x250.npz"
     if not path.is_file():
-        pytest.skip("no copy of Tiny-ImageNet: ELI_SHARED_DATA names no folder with tiny-imagenet-100x250.npz")
+        pytest.skip("no copy of Tiny-ImageNet: ELIGN_SHARED_DATA names no folder with tiny-imagenet-100x250.npz")
     with np.load(path, allow_pickle=False) as data:
         wnids = sorted(data["wnids"].tolist())[:5]
         for part, count in (("train", 40), ("val", 10)):

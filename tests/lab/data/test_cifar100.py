@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from eli.lab.data import cifar100, load_dataset
-from eli.lab.data.cifar100 import CIFAR100, load_cifar100
-from eli.lab.data.cifar_files import BINARY, PYTHON, CifarSpec
-from eli.lab.data.errors import DamagedFileError, DatasetNotFoundError
+from elign.lab.data import cifar100, load_dataset
+from elign.lab.data.cifar100 import CIFAR100, load_cifar100
+from elign.lab.data.cifar_files import BINARY, PYTHON, CifarSpec
+from elign.lab.data.errors import DamagedFileError, DatasetNotFoundError
 
 ROWS = {"train": 6, "test": 3}
 LABELS = {"train": [0, 1, 2, 0, 1, 2], "test": [2, 1, 0]}
@@ -164,7 +164,7 @@ def test_a_users_own_file_is_neither_overwritten_nor_mixed(site, tmp_path):
 def test_a_missing_dataset_says_what_to_put_where_and_survives_pickling(tmp_path):
     with pytest.raises(DatasetNotFoundError) as caught:
         load_cifar100(SPEC, data_dir=tmp_path)
-    parts = (str(tmp_path), BINARY.archive, PYTHON.archive, "cifar-100-binary/train.bin", "ELI_DATA", "no address")
+    parts = (str(tmp_path), BINARY.archive, PYTHON.archive, "cifar-100-binary/train.bin", "ELIGN_DATA", "no address")
     for part in parts:
         assert part in str(caught.value)
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
@@ -267,7 +267,7 @@ def test_the_real_specification():
 def test_the_real_data(tmp_path, shared_data):
     folder = shared_data
     if not ((folder / "cifar100-webp.tar").is_file() and (folder / "unpack").is_file()):
-        pytest.skip("no copy of CIFAR-100: ELI_SHARED_DATA names no folder with cifar100-webp.tar and unpack")
+        pytest.skip("no copy of CIFAR-100: ELIGN_SHARED_DATA names no folder with cifar100-webp.tar and unpack")
     pytest.importorskip("PIL", reason="Pillow is needed to unpack the copy of CIFAR-100")
     subprocess.run([sys.executable, str(folder / "unpack"), str(tmp_path), "cifar100"], check=True, capture_output=True)
     data = load_dataset("cifar100", data_dir=tmp_path)

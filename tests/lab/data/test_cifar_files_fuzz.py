@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.fuzzing import answer, bounded, damaged, fuzz
 
-from eli.lab.data.cifar_files import BINARY, PYTHON, CifarSpec, read_names, read_split
-from eli.lab.data.errors import DamagedFileError
+from elign.lab.data.cifar_files import BINARY, PYTHON, CifarSpec, read_names, read_split
+from elign.lab.data.errors import DamagedFileError
 
 ROWS = 4
 SPEC = CifarSpec(urls=(), sha256="", archive_bytes=0, classes=3, train=ROWS, test=2, side=2)

@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 import torch
 
-from eli.lab.data.dataset import ImageData
+from elign.lab.data.dataset import ImageData
 
 
 def make(**changes) -> ImageData:

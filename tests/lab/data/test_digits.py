@@ -7,7 +7,7 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from eli.lab.data.digits import load_digits_dataset
+from elign.lab.data.digits import load_digits_dataset
 
 
 @pytest.fixture(scope="module")
@@ -50,5 +50,5 @@ def test_the_split_is_stratified(digits):
 
 
 def test_scikit_learn_is_imported_only_when_needed():
-    code = "import sys, eli.lab.data; sys.exit(any(name in sys.modules for name in ('sklearn', 'torchvision')))"
+    code = "import sys, elign.lab.data; sys.exit(any(name in sys.modules for name in ('sklearn', 'torchvision')))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from eli.lab.data.errors import DamagedFileError, DataError, DatasetNotFoundError, FetchError
+from elign.lab.data.errors import DamagedFileError, DataError, DatasetNotFoundError, FetchError
 
 ERRORS = [
     FetchError("file", ["first: refused", "second: 404"]),
@@ -25,5 +25,5 @@ def test_messages_say_what_where_and_why():
         assert part in fetch
     for part in (str(Path("folder/file")), "cut short", "copy it again"):
         assert part in damaged
-    for part in ("'mnist'", "folder", "one", "two", "mirror: no answer", "npm: not installed", "ELI_DATA"):
+    for part in ("'mnist'", "folder", "one", "two", "mirror: no answer", "npm: not installed", "ELIGN_DATA"):
         assert part in missing

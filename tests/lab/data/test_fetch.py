@@ -10,8 +10,8 @@ from pathlib import Path
 import platformdirs
 import pytest
 
-from eli.lab.data.errors import FetchError
-from eli.lab.data.fetch import data_dir, download
+from elign.lab.data.errors import FetchError
+from elign.lab.data.fetch import data_dir, download
 
 CONTENT = bytes(range(256)) * 1000
 # A gzip header, then deflate blocks without content, none of them marked as the last: it inflates to nothing.
@@ -24,12 +24,12 @@ def names(folder: Path) -> list[str]:
 
 
 def test_data_dir_prefers_the_caller_then_the_variable_then_the_platform(monkeypatch, tmp_path):
-    monkeypatch.setenv("ELI_DATA", str(tmp_path / "variable"))
+    monkeypatch.setenv("ELIGN_DATA", str(tmp_path / "variable"))
     assert data_dir(tmp_path / "mine") == tmp_path / "mine"
     assert data_dir(str(tmp_path / "mine")) == tmp_path / "mine"
     assert data_dir(None) == tmp_path / "variable"
-    monkeypatch.setenv("ELI_DATA", "")
-    assert data_dir() == Path(platformdirs.user_cache_dir("eli"))
+    monkeypatch.setenv("ELIGN_DATA", "")
+    assert data_dir() == Path(platformdirs.user_cache_dir("elign"))
     assert data_dir("~/data") == Path.home() / "data"
 
 

@@ -6,12 +6,12 @@ import pytest
 import torch
 from PIL import Image
 
-from eli.lab.data.errors import DamagedFileError
-from eli.lab.data.find_folders import find_folders
-from eli.lab.data.folder_split import FolderSplit
-from eli.lab.data.image_folders import ImageList
-from eli.lab.data.pictures import centre_crop, read_picture
-from eli.lab.data.pixels import IMAGENET_MEAN, IMAGENET_STD
+from elign.lab.data.errors import DamagedFileError
+from elign.lab.data.find_folders import find_folders
+from elign.lab.data.folder_split import FolderSplit
+from elign.lab.data.image_folders import ImageList
+from elign.lab.data.pictures import centre_crop, read_picture
+from elign.lab.data.pixels import IMAGENET_MEAN, IMAGENET_STD
 
 COUNT = 11
 
@@ -99,7 +99,7 @@ def test_wrong_rows_are_refused_before_the_first_batch(images):
 def test_real_photographs(tmp_path, shared_data):
     archive = shared_data / "animals5-224-webp.tar.xz"
     if not archive.is_file():
-        pytest.skip("no photographs: ELI_SHARED_DATA names no folder with animals5-224-webp.tar.xz")
+        pytest.skip("no photographs: ELIGN_SHARED_DATA names no folder with animals5-224-webp.tar.xz")
     found = 0
     with tarfile.open(archive) as tar:
         for member in tar:

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as stn
 
-from eli.lab.data.errors import DamagedFileError
-from eli.lab.data.idx import MAX_VALUES, IdxFile, read_content, read_idx
+from elign.lab.data.errors import DamagedFileError
+from elign.lab.data.idx import MAX_VALUES, IdxFile, read_content, read_idx
 
 ARRAYS = stn.arrays(
     np.uint8, st.one_of(stn.array_shapes(min_dims=1, max_dims=1), stn.array_shapes(min_dims=3, max_dims=3))

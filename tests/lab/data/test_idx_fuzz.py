@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.fuzzing import answer, damaged, fuzz
 
-from eli.lab.data.idx import read_idx
+from elign.lab.data.idx import read_idx
 
 IMAGES = struct.pack(">4B3I", 0, 0, 8, 3, 5, 4, 4) + np.arange(80, dtype=np.uint8).tobytes()
 LABELS = struct.pack(">4BI", 0, 0, 8, 1, 7) + bytes(range(7))

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from eli.lab.data.errors import DamagedFileError, DataError, DatasetNotFoundError
-from eli.lab.data.find_folders import find_folders
-from eli.lab.data.image_folders import FolderLayoutError, ImageList
-from eli.lab.data.order import imagenet100_classes
+from elign.lab.data.errors import DamagedFileError, DataError, DatasetNotFoundError
+from elign.lab.data.find_folders import find_folders
+from elign.lab.data.image_folders import FolderLayoutError, ImageList
+from elign.lab.data.order import imagenet100_classes
 
 
 def put(root: Path, *names: str) -> None:
@@ -120,7 +120,7 @@ def test_a_folder_that_is_not_there(tmp_path):
 def test_a_missing_dataset_says_what_to_put_where(tmp_path, name, folder):
     with pytest.raises(DatasetNotFoundError) as caught:
         find_folders(name, data_dir=tmp_path)
-    for part in (name, str(tmp_path / folder), "train/WNID", "ELI_DATA", "no folder"):
+    for part in (name, str(tmp_path / folder), "train/WNID", "ELIGN_DATA", "no folder"):
         assert part in str(caught.value)
 
 

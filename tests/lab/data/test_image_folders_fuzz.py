@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.fuzzing import answer, damaged, fuzz
 
-from eli.lab.data.errors import DataError
-from eli.lab.data.image_folders import read_folders, split_folder
+from elign.lab.data.errors import DataError
+from elign.lab.data.image_folders import read_folders, split_folder
 
 TINY = b"a.JPEG\tn01\t0\t0\t62\t57\nb.JPEG\tn02\t3\t3\t9\t9\n"
 CSV = b"ImageId,PredictionString\na,n01 1 2 3 4\nb,n02 5 6 7 8\n"

@@ -1,6 +1,6 @@
 import pytest
 
-from eli.lab.data import DATASETS, DataError, DatasetNotFoundError, load_dataset, mnist
+from elign.lab.data import DATASETS, DataError, DatasetNotFoundError, load_dataset, mnist
 
 
 def test_the_names():

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from eli.lab.data.memory_split import MemorySplit
-from eli.lab.data.pixels import Normalise, channel_statistics
+from elign.lab.data.memory_split import MemorySplit
+from elign.lab.data.pixels import Normalise, channel_statistics
 
 PLAIN = {"mean": (0.0,) * 3, "std": (1 / 255,) * 3}  # gives bytes back as they are
 

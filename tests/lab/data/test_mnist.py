@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from eli.lab.data.errors import DamagedFileError, DatasetNotFoundError, FetchError
-from eli.lab.data.mnist import FASHION_MNIST, MNIST, load_idx_dataset
+from elign.lab.data.errors import DamagedFileError, DatasetNotFoundError, FetchError
+from elign.lab.data.mnist import FASHION_MNIST, MNIST, load_idx_dataset
 
 
 class Shelf:
@@ -51,7 +51,7 @@ def test_files_on_disk_are_used_and_nothing_is_fetched(tmp_path, tiny_spec, tiny
 
 def test_the_variable_names_the_folder(tmp_path, monkeypatch, tiny_spec, tiny_contents):
     put(tmp_path / "tiny", tiny_contents)
-    monkeypatch.setenv("ELI_DATA", str(tmp_path))
+    monkeypatch.setenv("ELIGN_DATA", str(tmp_path))
     assert load_idx_dataset(tiny_spec).name == "tiny"
 
 

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from eli.lab.data.dataset import ImageData
-from eli.lab.data.order import _draw, class_order, imagenet100_classes, reorder
+from elign.lab.data.dataset import ImageData
+from elign.lab.data.order import _draw, class_order, imagenet100_classes, reorder
 
 WNIDS = [f"n{number:08d}" for number in range(1000)]
 

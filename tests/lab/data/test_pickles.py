@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eli.lab.data.errors import DamagedFileError
-from eli.lab.data.pickles import read_pickle
+from elign.lab.data.errors import DamagedFileError
+from elign.lab.data.pickles import read_pickle
 
 VALUES = np.arange(12, dtype=np.uint8).reshape(3, 4) + 120  # some are above 127, where encodings differ
 
@@ -144,7 +144,7 @@ def test_damage_gives_values_or_the_named_error(tmp_path_factory, place, value):
 @pytest.mark.skipif(sys.platform != "linux", reason="limiting memory works on Linux only")
 def test_a_short_pickle_cannot_ask_for_a_large_table(tmp_path):
     limited = "import resource; resource.setrlimit(resource.RLIMIT_AS, (1 << 33, 1 << 33))\n"
-    code = "import sys; from pathlib import Path; from eli.lab.data.pickles import read_pickle; "
+    code = "import sys; from pathlib import Path; from elign.lab.data.pickles import read_pickle; "
     (tmp_path / "file").write_bytes(b"}r\xff\xff\xff\x7f.")  # remembers the dictionary at place 2**31 - 1
     code += "print(read_pickle(Path(sys.argv[1])))"
     run = subprocess.run(

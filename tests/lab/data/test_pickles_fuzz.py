@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from tests.fuzzing import answer, bounded, damaged, fuzz
 
-from eli.lab.data.errors import DamagedFileError
-from eli.lab.data.pickles import read_pickle
+from elign.lab.data.errors import DamagedFileError
+from elign.lab.data.pickles import read_pickle
 
 CONTENT = {"data": np.arange(12, dtype=np.uint8).reshape(3, 4), b"fine_labels": [2, 0, 1], "batch": "x"}
 WHOLE = tuple(pickle.dumps(CONTENT, protocol=protocol) for protocol in range(6))

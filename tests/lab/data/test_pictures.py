@@ -7,8 +7,8 @@ import pytest
 import torch
 from PIL import Image
 
-from eli.lab.data.errors import DamagedFileError
-from eli.lab.data.pictures import centre_crop, random_box, random_crop, read_picture, read_small
+from elign.lab.data.errors import DamagedFileError
+from elign.lab.data.pictures import centre_crop, random_box, random_crop, read_picture, read_small
 
 RAMP = np.linspace(0, 255, 12 * 10).astype(np.uint8).reshape(10, 12)
 COLOURS = np.random.default_rng(0).integers(0, 256, (10, 12, 3), dtype=np.uint8)

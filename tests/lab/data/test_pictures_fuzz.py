@@ -10,8 +10,8 @@ from hypothesis import given
 from PIL import Image
 from tests.fuzzing import answer, bounded, damaged, fuzz
 
-from eli.lab.data.errors import DamagedFileError
-from eli.lab.data.pictures import MAX_PIXELS, centre_crop, random_crop, read_picture
+from elign.lab.data.errors import DamagedFileError
+from elign.lab.data.pictures import MAX_PIXELS, centre_crop, random_crop, read_picture
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (9, 7, 3)).astype(np.uint8)
 

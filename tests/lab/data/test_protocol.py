@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eli.lab.data.errors import DataError
-from eli.lab.data.protocol import Protocol, ProtocolError, make_protocol
+from elign.lab.data.errors import DataError
+from elign.lab.data.protocol import Protocol, ProtocolError, make_protocol
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from eli.lab.data.errors import DamagedFileError, FetchError
-from eli.lab.data.mnist import FASHION_MNIST, MNIST, load_idx_dataset
-from eli.lab.data.sources import DebianPackage, Mirrors, NpmPackage, _run
+from elign.lab.data.errors import DamagedFileError, FetchError
+from elign.lab.data.mnist import FASHION_MNIST, MNIST, load_idx_dataset
+from elign.lab.data.sources import DebianPackage, Mirrors, NpmPackage, _run
 
 
 def names(folder: Path) -> list[str]:

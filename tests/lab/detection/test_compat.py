@@ -12,8 +12,8 @@ from textwrap import dedent
 import pytest
 import torch
 
-from eli import EliError
-from eli.lab.detection import compat
+from elign import ElignError
+from elign.lab.detection import compat
 
 without_operators = pytest.mark.skipif(compat.has_compiled_ops(), reason="torchvision's compiled operators load here")
 
@@ -39,9 +39,9 @@ def test_torchvision_is_importable_after_an_import_that_failed():
             assert "torchvision::nms does not exist" in str(error)
         else:
             raise SystemExit("this torchvision needs no help")
-        import eli.lab.detection
+        import elign.lab.detection
         import torchvision
-        eli.lab.detection.compat.prepare()
+        elign.lab.detection.compat.prepare()
         boxes = torch.tensor([[0.0, 0.0, 4.0, 4.0], [0.0, 0.0, 4.0, 3.0], [5.0, 5.0, 9.0, 9.0]])
         print(torchvision.ops.nms(boxes, torch.tensor([0.1, 0.3, 0.2]), 0.5).tolist(), torchvision.extension._has_ops())
     """
@@ -76,7 +76,7 @@ def test_nothing_is_touched_where_the_library_loads(fake):
     code = """
         import sys
         import torch
-        from eli.lab.detection import compat
+        from elign.lab.detection import compat
 
         assert "torchvision" not in sys.modules
         import torchvision
@@ -98,7 +98,7 @@ def test_what_somebody_else_only_defined_is_supplied(fake):
         library = torch.library.Library("torchvision", "DEF")
         library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
         import torchvision
-        import eli.lab.detection
+        import elign.lab.detection
 
         torchvision.ops.boxes._assert_has_ops()
         torchvision.ops.roi_align._assert_has_ops()
@@ -123,22 +123,22 @@ def test_operators_load_if_the_library_does(fake, content, loads, monkeypatch):
 @pytest.mark.parametrize("function", [compat.prepare, compat.has_compiled_ops])
 def test_a_missing_torchvision_is_named(function, monkeypatch):
     monkeypatch.setitem(sys.modules, "torchvision", None)
-    with pytest.raises(compat.TorchvisionMissingError, match=r"pip install 'eli\[detection\]'") as caught:
+    with pytest.raises(compat.TorchvisionMissingError, match=r"pip install 'elign\[detection\]'") as caught:
         function()
-    assert isinstance(caught.value, EliError)
+    assert isinstance(caught.value, ElignError)
     assert isinstance(caught.value, ImportError)
 
 
 def test_nothing_else_of_the_project_imports_torchvision():
     code = """
         import contextlib, importlib, pathlib, sys
-        import eli
-        from eli.integrations import MissingLibraryError
+        import elign
+        from elign.integrations import MissingLibraryError
 
-        root = pathlib.Path(eli.__file__).parent
-        names = [".".join(("eli", *path.relative_to(root).with_suffix("").parts)) for path in root.rglob("*.py")]
+        root = pathlib.Path(elign.__file__).parent
+        names = [".".join(("elign", *path.relative_to(root).with_suffix("").parts)) for path in root.rglob("*.py")]
         for name in names:
-            if not name.startswith("eli.lab.detection."):
+            if not name.startswith("elign.lab.detection."):
                 with contextlib.suppress(MissingLibraryError):  # adapters to other frameworks, if these are not there
                     importlib.import_module(name.removesuffix(".__init__"))
         print(len(names) > 100, [name for name in sys.modules if name.partition(".")[0] == "torchvision"])

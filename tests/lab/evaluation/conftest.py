@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from eli.lab.evaluation.evaluate import evaluate_task
-from eli.lab.evaluation.latents import TaskLatents
-from eli.lab.evaluation.settings import AlignerSettings
-from eli.lab.models.heads import LinearHead
+from elign.lab.evaluation.evaluate import evaluate_task
+from elign.lab.evaluation.latents import TaskLatents
+from elign.lab.evaluation.settings import AlignerSettings
+from elign.lab.models.heads import LinearHead
 
 DIM, SIZES = 5, (4, 2, 2)
 TEST_EACH, NEW_EACH, MEMORY_EACH = 8, 30, 5

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from eli import Aligned, Blend, Discriminant, HeadScores, Prototypes
-from eli.lab.evaluation.blending import blend_of
-from eli.lab.evaluation.material import Material
-from eli.lab.evaluation.spaces import LatentSpace, read_head
+from elign import Aligned, Blend, Discriminant, HeadScores, Prototypes
+from elign.lab.evaluation.blending import blend_of
+from elign.lab.evaluation.material import Material
+from elign.lab.evaluation.spaces import LatentSpace, read_head
 
 ENDS = [4, 6]  # classes after each task before the last one
 

@@ -7,10 +7,10 @@ import math
 import pytest
 import torch
 
-from eli.lab.evaluation.evaluate import evaluate_task
-from eli.lab.evaluation.latents import TaskLatents
-from eli.lab.evaluation.settings import AlignerSettings
-from eli.lab.models.heads import LinearHead
+from elign.lab.evaluation.evaluate import evaluate_task
+from elign.lab.evaluation.latents import TaskLatents
+from elign.lab.evaluation.settings import AlignerSettings
+from elign.lab.models.heads import LinearHead
 
 
 def test_mean_shift_by_hand():

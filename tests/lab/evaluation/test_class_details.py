@@ -2,8 +2,8 @@ import io
 
 from rich.console import Console
 
-from eli.lab.evaluation.class_details import class_details
-from eli.lab.evaluation.results import Results
+from elign.lab.evaluation.class_details import class_details
+from elign.lab.evaluation.results import Results
 
 PRECISIONS = {"base": [0.25, None, 0.5], "eli/oracle": [0.75, None, 0.4], "mean-shift/all": [0.1, None, 0.1]}
 CLASSES = ["cat", "dog", "[bold]cow", "not seen yet"]

@@ -2,9 +2,9 @@ import io
 
 from rich.console import Console
 
-from eli.lab.evaluation.details import details
-from eli.lab.evaluation.results import Results
-from eli.lab.evaluation.scoring import Row
+from elign.lab.evaluation.details import details
+from elign.lab.evaluation.results import Results
+from elign.lab.evaluation.scoring import Row
 
 
 def row(task, reading, accuracy, by_task, classifier="fc", **others):

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import nn
 
-from eli import Aligner, EnergyAligner
-from eli.lab.evaluation import evaluate
-from eli.lab.evaluation.errors import EvaluationError
-from eli.lab.evaluation.fitting import UntrainedEnergyAligner
-from eli.lab.evaluation.spaces import read_head
-from eli.lab.tensor_file import read_tensors, write_tensors
+from elign import Aligner, EnergyAligner
+from elign.lab.evaluation import evaluate
+from elign.lab.evaluation.errors import EvaluationError
+from elign.lab.evaluation.fitting import UntrainedEnergyAligner
+from elign.lab.evaluation.spaces import read_head
+from elign.lab.tensor_file import read_tensors, write_tensors
 
 
 class Untouchable:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from eli import ByProbe, MeanShift
-from eli.errors import OptionError
-from eli.lab.evaluation.settings import AlignerSettings
+from elign import ByProbe, MeanShift
+from elign.errors import OptionError
+from elign.lab.evaluation.settings import AlignerSettings
 
 KNOWN = {2: 4, 3: 6}
 

@@ -9,9 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eli.lab.evaluation.errors import EvaluationError
-from eli.lab.evaluation.material import Material
-from eli.lab.evaluation.metrics import (
+from elign.lab.evaluation.errors import EvaluationError
+from elign.lab.evaluation.material import Material
+from elign.lab.evaluation.metrics import (
     METRICS,
     Summary,
     accuracy_matrix,
@@ -24,9 +24,9 @@ from eli.lab.evaluation.metrics import (
     recovered_fraction,
     summarise,
 )
-from eli.lab.evaluation.readings import Reading, oracle_readings
-from eli.lab.evaluation.scoring import Row, score
-from eli.lab.evaluation.spaces import LogitSpace
+from elign.lab.evaluation.readings import Reading, oracle_readings
+from elign.lab.evaluation.scoring import Row, score
+from elign.lab.evaluation.spaces import LogitSpace
 
 
 def make_row(task, reading, accuracy, by_task, *, old=None, new=None, gate=None, classifier="fc"):

@@ -10,8 +10,8 @@ import pytest
 import torch
 from tests.lab.evaluation.classifier_readings import READINGS
 
-from eli import ByEnergy, ByProbe, Dose
-from eli.offset import best_offset
+from elign import ByEnergy, ByProbe, Dose
+from elign.offset import best_offset
 
 SIZES = (4, 2, 2)  # classes of each task of the fixture's run
 ALIGNERS = ("eli", "mean-shift", "ridge", "random-shift", "untrained")

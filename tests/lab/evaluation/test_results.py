@@ -7,8 +7,8 @@ import json
 
 import pytest
 
-from eli.lab.evaluation.results import read_results, task_facts, write_results
-from eli.lab.tensor_file import DamagedRunError
+from elign.lab.evaluation.results import read_results, task_facts, write_results
+from elign.lab.tensor_file import DamagedRunError
 
 FACTS = {"name": "a run", "seed": 3, "versions": {"torch": "2"}, "title": "täsk\u2028"}
 
@@ -73,7 +73,7 @@ def edited(**values):
     [
         (1, edited(kind="row"), "line 1, is damaged: it does not describe a run"),
         (1, edited(version=None), "line 1, is damaged: it does not describe a run"),
-        (1, edited(version=99), "upgrade eli"),
+        (1, edited(version=99), "upgrade elign"),
         (1, edited(lines=5), "but 5 lines were written"),
         (1, lambda line: "[]", "line 1, is damaged: it is not a JSON object"),
         (4, lambda line: line[:20], "line 4, is damaged: it is not JSON"),

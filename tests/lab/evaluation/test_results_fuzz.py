@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.fuzzing import answer, damaged, fuzz
 
-from eli.lab.evaluation.results import CSV_NAME, JSON_NAME, Results, read_results, write_csv, write_results
-from eli.lab.evaluation.scoring import Row
+from elign.lab.evaluation.results import CSV_NAME, JSON_NAME, Results, read_results, write_csv, write_results
+from elign.lab.evaluation.scoring import Row
 
 ROWS = [Row(number, "base", "fc", True, 0.875, 0.5, None, 0.25, None, 0.0, (0.5, 0.75)) for number in (1, 2)]
 FACTS = {"seed": 1, "classes": ["a", "b"]}

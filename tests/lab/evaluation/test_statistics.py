@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from eli.lab.evaluation.errors import EvaluationError
-from eli.lab.evaluation.statistics import Difference, paired_difference, same_sign, spread, student_interval
+from elign.lab.evaluation.errors import EvaluationError
+from elign.lab.evaluation.statistics import Difference, paired_difference, same_sign, spread, student_interval
 
 
 def test_spread_by_hand():

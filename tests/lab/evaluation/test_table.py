@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 from tests.lab.evaluation.classifier_readings import READINGS
 
-from eli.lab.evaluation.metrics import summarise
-from eli.lab.evaluation.table import NEAREST_MEAN, summary_markdown, summary_table
+from elign.lab.evaluation.metrics import summarise
+from elign.lab.evaluation.table import NEAREST_MEAN, summary_markdown, summary_table
 
 
 @pytest.fixture(scope="module")

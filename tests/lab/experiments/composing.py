@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from eli.lab.experiments.run_config import RunConfig, compose
+from elign.lab.experiments.run_config import RunConfig, compose
 
 PRESETS = ("paper", "small", "smoke")
 

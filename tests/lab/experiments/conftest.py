@@ -7,8 +7,8 @@ import shutil
 import pytest
 from rich.console import Console
 
-from eli.lab.experiments.run_folder import RunFolder
-from eli.lab.experiments.session import begin, read_again
+from elign.lab.experiments.run_folder import RunFolder
+from elign.lab.experiments.session import begin, read_again
 
 SETTINGS = ("data=digits", "preset=smoke", "data.limit=20", "train.first_epochs=1", "train.epochs=1")
 SETTINGS += ("aligner.iterations=5",)

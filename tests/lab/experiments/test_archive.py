@@ -6,15 +6,15 @@ import shutil
 import pytest
 from tests.lab.editions import read_in_edition
 
-from eli.lab.cli import main
-from eli.lab.experiments.archive import archive_run
-from eli.lab.experiments.classification import KIND
-from eli.lab.experiments.editions import other_edition
-from eli.lab.experiments.run_folder import RunError, RunFolder
-from eli.lab.reproduce.base_runs import BaseRun, evaluation
-from eli.lab.reproduce.grid import jobs_of
-from eli.lab.reproduce.store import Store
-from eli.lab.tensor_file import DamagedRunError
+from elign.lab.cli import main
+from elign.lab.experiments.archive import archive_run
+from elign.lab.experiments.classification import KIND
+from elign.lab.experiments.editions import other_edition
+from elign.lab.experiments.run_folder import RunError, RunFolder
+from elign.lab.reproduce.base_runs import BaseRun, evaluation
+from elign.lab.reproduce.grid import jobs_of
+from elign.lab.reproduce.store import Store
+from elign.lab.tensor_file import DamagedRunError
 
 
 @pytest.fixture

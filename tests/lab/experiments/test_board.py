@@ -2,7 +2,7 @@ import sys
 
 import pytest
 
-from eli.lab.cli import main
+from elign.lab.cli import main
 
 pytest.importorskip("tensorboard", reason="the extra tensorboard is not installed")
 QUICK = ("data=digits", "protocol.first=5", "protocol.increment=5", "data.limit=20", "train.first_epochs=3")
@@ -25,4 +25,4 @@ def test_epochs_and_readings_are_on_the_board(tmp_path):
 def test_without_tensorboard_the_message_says_what_to_install(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     assert main(["run", *QUICK, "--tensorboard", f"out={tmp_path / 'run'}"]) == 1
-    assert "eli[lab,tensorboard]" in capsys.readouterr().err
+    assert "elign[lab,tensorboard]" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""What somebody may type after `eli run`, and what a run's file may hold as its settings: checked or refused."""
+"""What somebody may type after `elign run`, and what a run's file may hold as its settings: checked or refused."""
 
 import copy
 
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.fuzzing import NAMED, answer, fuzz
 
-from eli.lab.experiments.run_config import TREE, RunConfig, compose, describe, from_dict
+from elign.lab.experiments.run_config import TREE, RunConfig, compose, describe, from_dict
 
 KEYS = ("learner", "protocol", "model", "preset", "seed", "out", "start_from", "data.path", "train.epochs")
 KEYS += ("aligner.hidden", "train.milestones", "train.precision", "memory.budget", "learner.temperature", "data.order")

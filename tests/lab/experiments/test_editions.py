@@ -8,18 +8,18 @@ import pytest
 from rich.console import Console
 from tests.lab.editions import read_in_edition
 
-from eli.lab.cli import main
-from eli.lab.commands.show import print_run
-from eli.lab.evaluation.results import read_results
-from eli.lab.experiments.classification import KIND
-from eli.lab.experiments.editions import of_edition, other_edition
-from eli.lab.experiments.run_config import compose
-from eli.lab.experiments.run_folder import RunError, RunFolder, go_on_command
-from eli.lab.experiments.session import go_on, read_again
-from eli.lab.report.runs import read_runs
-from eli.lab.reproduce.base_runs import BaseRun, evaluation
-from eli.lab.reproduce.grid import jobs_of
-from eli.lab.reproduce.store import Store
+from elign.lab.cli import main
+from elign.lab.commands.show import print_run
+from elign.lab.evaluation.results import read_results
+from elign.lab.experiments.classification import KIND
+from elign.lab.experiments.editions import of_edition, other_edition
+from elign.lab.experiments.run_config import compose
+from elign.lab.experiments.run_folder import RunError, RunFolder, go_on_command
+from elign.lab.experiments.session import go_on, read_again
+from elign.lab.report.runs import read_runs
+from elign.lab.reproduce.base_runs import BaseRun, evaluation
+from elign.lab.reproduce.grid import jobs_of
+from elign.lab.reproduce.store import Store
 
 QUIET = Console(quiet=True)
 OLDER, NEWER = KIND.edition - 1, KIND.edition + 1
@@ -65,12 +65,12 @@ def test_a_run_of_today_is_not_remarked_on(made):
 
 def test_results_from_before_editions_are_older_than_all(made):
     tasks = [{key: value for key, value in task.items() if key != "edition"} for task in made.gather().tasks]
-    assert "was read by an older eli" in other_edition(made, made.facts(), tasks)
+    assert "was read by an older elign" in other_edition(made, made.facts(), tasks)
 
 
 def test_another_edition_is_said_where_it_is_shown(run, two, tmp_path, capsys):
     read_in_edition(run, 1, OLDER)
-    note = f"{run.path} was read by an older eli"
+    note = f"{run.path} was read by an older elign"
     assert f"Note: {note}" in shown(run)
     assert note in read_runs([run])[0][0].remarks[0]
     (tmp_path / "page.md").write_text("<!-- begin x -->\n<!-- end x -->\n")
@@ -80,13 +80,13 @@ def test_another_edition_is_said_where_it_is_shown(run, two, tmp_path, capsys):
     assert main(["list", str(tmp_path)]) == 0
     assert note in capsys.readouterr().out
     read_in_edition(two, 1, OLDER)
-    assert f"'eli evaluate {run.path} aligner.steps=2 --name two' reads it anew, and trains nothing" in shown(two)
+    assert f"'elign evaluate {run.path} aligner.steps=2 --name two' reads it anew, and trains nothing" in shown(two)
 
 
 def test_going_on_reads_anew_and_trains_nothing(run, made):
     before = stamps(run)
     read_in_edition(run, 1, OLDER)
-    assert f"'eli resume {run.path}' reads it anew, and trains nothing" in shown(run)
+    assert f"'elign resume {run.path}' reads it anew, and trains nothing" in shown(run)
     go_on(run, QUIET)
     assert whole(run) == whole(made)
     assert "Note" not in shown(run)
@@ -131,12 +131,12 @@ def test_a_kill_after_the_last_task_leaves_nothing_of_the_older_edition(run, two
 def test_what_a_newer_eli_has_read_is_left_alone(run, two):
     for folder in (run, two):
         read_in_edition(folder, 1, NEWER)
-        assert "was read by a newer eli" in shown(folder)
-        assert "upgrade eli" in shown(folder)
+        assert "was read by a newer elign" in shown(folder)
+        assert "upgrade elign" in shown(folder)
     kept = (run.task(1) / "results.jsonl").read_bytes()
-    with pytest.raises(RunError, match="newer eli: upgrade"):
+    with pytest.raises(RunError, match="newer elign: upgrade"):
         go_on(run, QUIET)
-    with pytest.raises(RunError, match="newer eli: upgrade"):
+    with pytest.raises(RunError, match="newer elign: upgrade"):
         read_again(run, ["aligner.steps=2"], QUIET, name="two")
     assert (run.task(1) / "results.jsonl").read_bytes() == kept
 
@@ -156,5 +156,5 @@ def test_a_plan_reads_it_anew_and_says_so(run, tmp_path):
 def test_commands_can_be_pasted_into_a_shell(made):
     folder = RunFolder("my runs/one/evaluations/x")
     facts = {"evaluation": ["aligner.hidden=[64,64]"]}
-    assert go_on_command(folder, facts) == "eli evaluate 'my runs/one' 'aligner.hidden=[64,64]' --name x"
-    assert go_on_command(RunFolder("my runs/one"), {}) == "eli resume 'my runs/one'"
+    assert go_on_command(folder, facts) == "elign evaluate 'my runs/one' 'aligner.hidden=[64,64]' --name x"
+    assert go_on_command(RunFolder("my runs/one"), {}) == "elign resume 'my runs/one'"

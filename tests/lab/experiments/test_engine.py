@@ -5,8 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eli.lab.experiments.engine import Engine
-from eli.lab.models import make_backbone
+from elign.lab.experiments.engine import Engine
+from elign.lab.models import make_backbone
 
 
 def test_plain_images_stay_as_they_are():

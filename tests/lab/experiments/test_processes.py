@@ -14,14 +14,14 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file
 
-from eli.errors import OptionError
-from eli.lab.evaluation.metrics import average_accuracy, curve
-from eli.lab.evaluation.results import read_results
-from eli.lab.experiments.base_bench import BaseBench
-from eli.lab.experiments.engine import Engine
-from eli.lab.experiments.processes import LostProcessError, check_connection
-from eli.lab.experiments.run_folder import RunFolder
-from eli.lab.experiments.session import begin, go_on
+from elign.errors import OptionError
+from elign.lab.evaluation.metrics import average_accuracy, curve
+from elign.lab.evaluation.results import read_results
+from elign.lab.experiments.base_bench import BaseBench
+from elign.lab.experiments.engine import Engine
+from elign.lab.experiments.processes import LostProcessError, check_connection
+from elign.lab.experiments.run_folder import RunFolder
+from elign.lab.experiments.session import begin, go_on
 
 SCRIPT = Path(__file__).with_name("two_processes.py")
 QUICK = ("data=digits", "preset=smoke", "protocol.first=4", "protocol.increment=3", "train.checkpoint_minutes=0")
@@ -66,7 +66,7 @@ def two_processes(tmp_path_factory):
     """A run that starts its second process itself."""
     folder = RunFolder(tmp_path_factory.mktemp("two") / "run")
     devices = ["train.devices=2", "train.accelerator=cpu"]
-    run = python("-m", "eli.lab.cli", "run", *QUICK, *devices, "learner=aanet", f"out={folder.path}")
+    run = python("-m", "elign.lab.cli", "run", *QUICK, *devices, "learner=aanet", f"out={folder.path}")
     code, out, error = finish(run)
     assert code == 0, error
     return folder, out
@@ -100,14 +100,14 @@ def test_two_processes_learn_and_extract_what_one_does(script):
 def test_an_error_in_one_process_ends_all_with_one_line(script):
     folder, error = script
     assert [(folder / f"codes-{rank}").read_text().split()[1] for rank in (0, 1)] == ["1", "1"]
-    assert error.count("eli: only here") == 1
+    assert error.count("elign: only here") == 1
     assert "Traceback" not in error
 
 
 def test_a_diverging_loss_is_one_line(script):
     folder, error = script
     assert [(folder / f"codes-{rank}").read_text().split()[0] for rank in (0, 1)] == ["1", "1"]
-    assert error.count("eli: the loss is") == 1
+    assert error.count("elign: the loss is") == 1
 
 
 def test_a_run_of_two_processes_is_that_of_one(one_process, two_processes):
@@ -132,7 +132,7 @@ def test_a_run_of_two_processes_is_that_of_one(one_process, two_processes):
 )
 def test_a_killed_process_ends_the_run_which_goes_on_with_as_many_or_fewer(tmp_path, one_process, two_processes):
     folder = RunFolder(tmp_path / "run")
-    process = torchrun("-m", "eli.lab.cli", "run", *QUICK, "learner=aanet", f"out={folder.path}")
+    process = torchrun("-m", "elign.lab.cli", "run", *QUICK, "learner=aanet", f"out={folder.path}")
     deadline = time.monotonic() + 500
     while folder.progress(1) is None:
         assert process.poll() is None, process.stderr.read()
@@ -148,7 +148,7 @@ def test_a_killed_process_ends_the_run_which_goes_on_with_as_many_or_fewer(tmp_p
     fewer = RunFolder(tmp_path / "fewer")
     go_on(fewer, Console(quiet=True))
     assert average(fewer) == pytest.approx(average(one_process), abs=0.1)
-    code, _, error = finish(torchrun("-m", "eli.lab.cli", "resume", folder.path))
+    code, _, error = finish(torchrun("-m", "elign.lab.cli", "resume", folder.path))
     assert code == 0, error
     assert rows(folder) == rows(two_processes[0])
 
@@ -157,7 +157,7 @@ def _workers(pid):
     found = []
     for file in Path("/proc").glob("[0-9]*/status"):
         try:
-            if f"PPid:\t{pid}\n" in file.read_text() and "eli.lab.cli" in file.with_name("cmdline").read_text():
+            if f"PPid:\t{pid}\n" in file.read_text() and "elign.lab.cli" in file.with_name("cmdline").read_text():
                 found.append(int(file.parent.name))
         except OSError:
             continue  # it is gone by now

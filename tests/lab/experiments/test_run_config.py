@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from tests.lab.experiments.composing import PRESETS, composed
 
-from eli.lab.data.bench_dataset import BENCH_DATASETS
-from eli.lab.data.protocol import ProtocolError
-from eli.lab.experiments.run_config import TREE, AlignerConfig, RunConfig, compose
-from eli.lab.learners import LEARNERS
-from eli.lab.models import BACKBONES
+from elign.lab.data.bench_dataset import BENCH_DATASETS
+from elign.lab.data.protocol import ProtocolError
+from elign.lab.experiments.run_config import TREE, AlignerConfig, RunConfig, compose
+from elign.lab.learners import LEARNERS
+from elign.lab.models import BACKBONES
 
 
 def value(config: RunConfig, key: str) -> object:

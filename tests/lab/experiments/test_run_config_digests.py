@@ -8,7 +8,7 @@ import json
 import pytest
 from tests.lab.experiments.composing import composed
 
-from eli.lab.experiments.run_config import ConfigError, compose, describe, flatten, from_dict, with_aligner
+from elign.lab.experiments.run_config import ConfigError, compose, describe, flatten, from_dict, with_aligner
 
 
 @pytest.mark.parametrize(

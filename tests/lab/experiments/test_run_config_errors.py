@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 from tests.lab.experiments.composing import composed
 
-from eli import EliError
-from eli.lab.experiments.run_config import ConfigError
+from elign import ElignError
+from elign.lab.experiments.run_config import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_what_is_wrong_is_said_in_one_line(typed, complaint):
     assert complaint in str(caught.value)
     assert "\n" not in str(caught.value)
     assert caught.value.__cause__ is None
-    assert isinstance(caught.value, EliError)
+    assert isinstance(caught.value, ElignError)
 
 
 @pytest.mark.parametrize(

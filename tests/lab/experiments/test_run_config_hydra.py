@@ -10,8 +10,8 @@ from importlib import resources
 import pytest
 from tests.lab.experiments.composing import PRESETS, composed
 
-from eli.lab.experiments import config_files
-from eli.lab.experiments.run_config import TREE, ConfigError, compose
+from elign.lab.experiments import config_files
+from elign.lab.experiments.run_config import TREE, ConfigError, compose
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def test_it_can_be_composed_inside_a_program_of_hydras_own():
     from hydra import initialize_config_module
     from hydra.core.global_hydra import GlobalHydra
 
-    with initialize_config_module("eli.lab.config", version_base="1.3"):
+    with initialize_config_module("elign.lab.config", version_base="1.3"):
         theirs = GlobalHydra.instance().hydra
         assert compose(["seed=4"]).seed == 4
         assert GlobalHydra.instance().hydra is theirs
@@ -51,7 +51,7 @@ def test_threads_do_not_get_each_others_settings():
 
 
 def test_to_import_it_is_not_to_import_hydra():
-    code = "import sys, eli.lab.experiments.run_config; print('hydra' in sys.modules, 'omegaconf' in sys.modules)"
+    code = "import sys, elign.lab.experiments.run_config; print('hydra' in sys.modules, 'omegaconf' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False False"
 
@@ -69,5 +69,5 @@ def test_nothing_is_printed_or_written(tmp_path, monkeypatch, capfd, recwarn):
 
 @pytest.mark.parametrize("group", ["learner", "data", "protocol", "model", "train", "memory", "aligner", "preset"])
 def test_the_files_are_part_of_the_package(group):
-    assert resources.files("eli.lab.config").joinpath("config.yaml").is_file()
+    assert resources.files("elign.lab.config").joinpath("config.yaml").is_file()
     assert TREE.choices(group)

@@ -4,9 +4,9 @@ import sys
 import pytest
 import torch
 
-from eli.lab.data.memory import Memory
-from eli.lab.experiments.run_folder import RunError, RunFolder
-from eli.lab.tensor_file import DamagedRunError
+from elign.lab.data.memory import Memory
+from elign.lab.experiments.run_folder import RunError, RunFolder
+from elign.lab.tensor_file import DamagedRunError
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_damaged_facts_are_named(folder, content):
 
 def test_a_newer_format_is_refused(folder):
     (folder.path / "run.json").write_text('{"format": 2}')
-    with pytest.raises(RunError, match="upgrade eli"):
+    with pytest.raises(RunError, match="upgrade elign"):
         folder.facts()
 
 
@@ -64,7 +64,7 @@ def test_a_damaged_model_is_named(folder, memory):
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
     file.write_bytes(content)
-    with pytest.raises(DamagedRunError, match=r"model\.safetensors is damaged .* 'eli resume'"):
+    with pytest.raises(DamagedRunError, match=r"model\.safetensors is damaged .* 'elign resume'"):
         folder.load_model(0)
 
 
@@ -85,7 +85,7 @@ def test_progress_is_of_one_task_and_damage_counts_as_none(folder):
 @pytest.mark.skipif(sys.platform == "win32", reason="locks are advisory locks of POSIX systems")
 def test_a_second_process_is_kept_out_and_a_killed_one_is_not_waited_for(folder):
     code = (
-        "import sys, time; from eli.lab.experiments.run_folder import RunFolder\n"
+        "import sys, time; from elign.lab.experiments.run_folder import RunFolder\n"
         "with RunFolder(sys.argv[1]).locked():\n    print('in', flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", code, str(folder.path)], stdout=subprocess.PIPE) as other:

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.fuzzing import answer, bounded, damaged, fuzz
 
-from eli.lab.cli import main
-from eli.lab.evaluation.results import read_results, write_results
-from eli.lab.evaluation.scoring import Row
-from eli.lab.experiments.run_config import compose, describe
-from eli.lab.experiments.run_folder import RunFolder
-from eli.lab.tensor_file import DamagedRunError, write_tensors
+from elign.lab.cli import main
+from elign.lab.evaluation.results import read_results, write_results
+from elign.lab.evaluation.scoring import Row
+from elign.lab.experiments.run_config import compose, describe
+from elign.lab.experiments.run_folder import RunFolder
+from elign.lab.tensor_file import DamagedRunError, write_tensors
 
 ROW = Row(1, "base", "fc", True, 0.5, None, None, None, None, 0.0, (0.5,))
 

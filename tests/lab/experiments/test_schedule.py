@@ -1,6 +1,6 @@
 import pytest
 
-from eli.lab.experiments.schedule import one_cycle, steps
+from elign.lab.experiments.schedule import one_cycle, steps
 
 
 def test_one_cycle_starts_low_peaks_at_30_per_cent_and_ends_at_zero():

@@ -10,13 +10,13 @@ import pytest
 import torch
 from rich.console import Console
 
-from eli import Blend
-from eli.lab.evaluation.results import read_results
-from eli.lab.experiments import classification
-from eli.lab.experiments.run_config import ConfigError
-from eli.lab.experiments.run_folder import RunError, RunFolder
-from eli.lab.experiments.session import begin, go_on, read_again
-from eli.lab.tensor_file import DamagedRunError
+from elign import Blend
+from elign.lab.evaluation.results import read_results
+from elign.lab.experiments import classification
+from elign.lab.experiments.run_config import ConfigError
+from elign.lab.experiments.run_folder import RunError, RunFolder
+from elign.lab.experiments.session import begin, go_on, read_again
+from elign.lab.tensor_file import DamagedRunError
 
 QUICK = (
     "data=digits",
@@ -129,8 +129,8 @@ def _break_at(moment, patch):
         patch.setattr(classification, "KIND", kind)
     else:
         name = {"latents": "evaluate_task", "aligners": "write_tensors", "results": "write_results"}[moment]
-        target = f"eli.lab.experiments.reading.{name}"
-        original = getattr(sys.modules["eli.lab.experiments.reading"], name)
+        target = f"elign.lab.experiments.reading.{name}"
+        original = getattr(sys.modules["elign.lab.experiments.reading"], name)
 
         def stop(*args, **kwargs):
             if "task-01" in str(args[0]) or len(kwargs.get("task_sizes", ())) == 2:
@@ -149,15 +149,15 @@ def _stop_at_second(args, kwargs):
     return _read_task(*args, **kwargs)
 
 
-def test_a_run_that_is_killed_again_and_again_ends_with_the_same_numbers(tmp_path, undisturbed, kill_eli_when):
+def test_a_run_that_is_killed_again_and_again_ends_with_the_same_numbers(tmp_path, undisturbed, kill_elign_when):
     folder = RunFolder(tmp_path / "run")
     overrides = [*QUICK, "learner=aanet", "train.checkpoint_minutes=0", "train.threads=1", f"out={folder.path}"]
     words = ["run", *overrides]
     for file in ("progress.safetensors", "task-01/model.safetensors", "task-02/latents.safetensors"):
-        kill_eli_when(folder.path / file, *words)
+        kill_elign_when(folder.path / file, *words)
         assert not (folder.task(2) / "results.jsonl").exists()
         words = ["resume", str(folder.path)]
-    command = [sys.executable, "-m", "eli.lab.cli", *words]
+    command = [sys.executable, "-m", "elign.lab.cli", *words]
     finished = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert finished.returncode == 0, finished.stderr
     assert "eli/oracle" in finished.stdout
@@ -268,7 +268,7 @@ class TestEvaluation:
 
     def test_is_no_run_itself(self, undisturbed, console):
         target = read_again(undisturbed, ["aligner.steps=2"], console, name="two")
-        with pytest.raises(RunError, match=r"is an evaluation of the run .*'eli evaluate"):
+        with pytest.raises(RunError, match=r"is an evaluation of the run .*'elign evaluate"):
             go_on(target, console)
         with pytest.raises(RunError, match="is an evaluation of the run"):
             read_again(target, ["aligner.steps=3"], console)

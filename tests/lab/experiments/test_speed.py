@@ -1,9 +1,9 @@
 import pytest
 import torch
 
-from eli.lab.experiments import speed
-from eli.lab.experiments.speed import Speed, choose_speed
-from eli.lab.models import make_backbone
+from elign.lab.experiments import speed
+from elign.lab.experiments.speed import Speed, choose_speed
+from elign.lab.models import make_backbone
 
 
 def choose(**options):

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from eli.lab.experiments.synced_norm import SyncedNorm, synchronise
+from elign.lab.experiments.synced_norm import SyncedNorm, synchronise
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from eli.lab.data import ImageData, load_dataset
-from eli.lab.data.errors import DataError
-from eli.lab.experiments.toy import run_seed, split_in_two
-from eli.lab.experiments.toy_config import default_config, printed_numbers
-from eli.lab.experiments.toy_result import READINGS
-from eli.lab.seeds import derive_seed
+from elign.lab.data import ImageData, load_dataset
+from elign.lab.data.errors import DataError
+from elign.lab.experiments.toy import run_seed, split_in_two
+from elign.lab.experiments.toy_config import default_config, printed_numbers
+from elign.lab.experiments.toy_result import READINGS
+from elign.lab.seeds import derive_seed
 
 
 def quiet(what: str, done: int, of: int) -> None:
@@ -80,7 +80,7 @@ def test_equal_seeds_give_equal_results_and_leave_the_global_random_state_alone(
 
 
 def test_only_the_papers_variant_leaves_the_second_head_at_its_start(digits):
-    from eli.lab.experiments.toy import ToyModel, _train_both
+    from elign.lab.experiments.toy import ToyModel, _train_both
 
     tasks = split_in_two(digits)
     for heads, moved in (("paper", False), ("trained", True)):

@@ -8,16 +8,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from eli.lab.cli import main
-from eli.lab.data import load_dataset
-from eli.lab.experiments.toy_config import default_config
-from eli.lab.experiments.toy_run import run_toy
+from elign.lab.cli import main
+from elign.lab.data import load_dataset
+from elign.lab.experiments.toy_config import default_config
+from elign.lab.experiments.toy_run import run_toy
 
 CONFIG = replace(default_config("digits", 8, "paper"), epochs=1, iterations=5)
 
 
 def run(folder, seeds, tell=lambda what, done, of: None, config=CONFIG):
-    return run_toy(config, load_dataset("digits"), seeds, folder, command="eli toy", tell=tell)
+    return run_toy(config, load_dataset("digits"), seeds, folder, command="elign toy", tell=tell)
 
 
 def numbers(result):
@@ -54,9 +54,9 @@ def test_a_damaged_file_is_made_again(tmp_path, name):
     assert numbers(run(tmp_path, [0])) == numbers(whole)
 
 
-def test_a_killed_process_loses_no_finished_seed(small_maps, tmp_path, kill_eli_when):
+def test_a_killed_process_loses_no_finished_seed(small_maps, tmp_path, kill_elign_when):
     words = ["toy", "--seeds", "2", "--iterations", "100", "--out", str(tmp_path)]
-    kill_eli_when(tmp_path / "seed-0.json", *words)
+    kill_elign_when(tmp_path / "seed-0.json", *words)
     kept = (tmp_path / "seed-0.json").read_bytes()
     assert not (tmp_path / "report.html").exists()
     assert main(words) == 0

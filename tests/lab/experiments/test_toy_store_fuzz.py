@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.fuzzing import bounded, damaged, fuzz
 
-from eli.lab.experiments.toy_result import Picture, SeedResult
-from eli.lab.experiments.toy_store import ToyStore
+from elign.lab.experiments.toy_result import Picture, SeedResult
+from elign.lab.experiments.toy_store import ToyStore
 
 RESULT = SeedResult(0, {"base": 80.5, "eli": 90.0}, 70.0, 60.0, 1.5, 0.5, 2.0, 3.0)
 
@@ -53,7 +53,7 @@ def test_a_damaged_picture_is_the_same_or_none(store, data):
 
 
 def test_a_picture_that_would_fill_the_memory_is_not_unpacked(store, monkeypatch):
-    monkeypatch.setattr("eli.lab.experiments.toy_store._MAX_PICTURE_BYTES", 1 << 20)
+    monkeypatch.setattr("elign.lab.experiments.toy_store._MAX_PICTURE_BYTES", 1 << 20)
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": (100 << 20,)})
     with (

@@ -1,13 +1,13 @@
 import pytest
 import torch
 
-from eli.lab.data.memory_split import MemorySplit
-from eli.lab.experiments.engine import Engine
-from eli.lab.experiments.loop import DivergedError, Place
-from eli.lab.experiments.run_config import compose
-from eli.lab.experiments.training import Task, teach
-from eli.lab.learners import make_learner
-from eli.lab.models import make_backbone
+from elign.lab.data.memory_split import MemorySplit
+from elign.lab.experiments.engine import Engine
+from elign.lab.experiments.loop import DivergedError, Place
+from elign.lab.experiments.run_config import compose
+from elign.lab.experiments.training import Task, teach
+from elign.lab.learners import make_learner
+from elign.lab.models import make_backbone
 
 
 @pytest.fixture(scope="module")

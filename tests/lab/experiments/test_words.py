@@ -1,7 +1,7 @@
 import pytest
 
-from eli.lab.experiments.run_config import compose, describe
-from eli.lab.experiments.words import learner_words, memory_words, protocol_words, run_words
+from elign.lab.experiments.run_config import compose, describe
+from elign.lab.experiments.words import learner_words, memory_words, protocol_words, run_words
 
 
 def config(*typed):

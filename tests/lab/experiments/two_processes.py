@@ -13,17 +13,17 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from eli.errors import OptionError
-from eli.lab.cli import main as command
-from eli.lab.data.memory_split import MemorySplit
-from eli.lab.experiments.crew import Crew
-from eli.lab.experiments.engine import Engine
-from eli.lab.experiments.extract import latents_of, pairs_of
-from eli.lab.experiments.processes import _FAILED
-from eli.lab.experiments.run_config import compose
-from eli.lab.experiments.training import Task, teach
-from eli.lab.learners import make_learner
-from eli.lab.models import make_backbone
+from elign.errors import OptionError
+from elign.lab.cli import main as command
+from elign.lab.data.memory_split import MemorySplit
+from elign.lab.experiments.crew import Crew
+from elign.lab.experiments.engine import Engine
+from elign.lab.experiments.extract import latents_of, pairs_of
+from elign.lab.experiments.processes import _FAILED
+from elign.lab.experiments.run_config import compose
+from elign.lab.experiments.training import Task, teach
+from elign.lab.learners import make_learner
+from elign.lab.models import make_backbone
 
 IMAGES = 70
 
@@ -79,7 +79,7 @@ def code_of(what):
     try:
         return what() or 0
     except OptionError as error:
-        print(f"eli: {error}", file=sys.stderr)
+        print(f"elign: {error}", file=sys.stderr)
         return 1
     except SystemExit as stop:
         return stop.code

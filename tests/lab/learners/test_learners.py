@@ -7,13 +7,13 @@ import torch
 from hydra.core.config_store import ConfigStore
 from torch.nn import functional as F
 
-from eli.errors import OptionError
-from eli.lab.experiments.config_errors import ConfigError
-from eli.lab.experiments.run_config import compose
-from eli.lab.learners import LEARNERS, REGISTERED, make_learner, register_learner
-from eli.lab.learners.losses import distillation, less_forget, margin_ranking
-from eli.lab.models import make_backbone
-from eli.lab.models.two_branch import ScaledConv2d, TwoBranch
+from elign.errors import OptionError
+from elign.lab.experiments.config_errors import ConfigError
+from elign.lab.experiments.run_config import compose
+from elign.lab.learners import LEARNERS, REGISTERED, make_learner, register_learner
+from elign.lab.learners.losses import distillation, less_forget, margin_ranking
+from elign.lab.models import make_backbone
+from elign.lab.models.two_branch import ScaledConv2d, TwoBranch
 
 
 def made(name, tasks=(4, 2), seed=0, **options):
@@ -270,7 +270,7 @@ def test_a_learner_of_ones_own_is_a_choice_with_its_options():
 
 @pytest.mark.usefixtures("registered")
 def test_detectors_do_not_learn_by_it():
-    from eli.lab.detection.experiments.config import compose as compose_detection
+    from elign.lab.detection.experiments.config import compose as compose_detection
 
     with pytest.raises(ConfigError, match="plain"):
         compose_detection(["learner=plain"])

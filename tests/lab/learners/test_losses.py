@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from eli.lab.learners.losses import distillation, less_forget, margin_ranking
+from elign.lab.learners.losses import distillation, less_forget, margin_ranking
 
 
 def test_distillation_of_one_sample_by_hand():

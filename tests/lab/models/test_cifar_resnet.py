@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from eli.lab.models.cifar_resnet import CifarResNet
+from elign.lab.models.cifar_resnet import CifarResNet
 
 
 @pytest.mark.parametrize("depth", [14, 20, 32])

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from eli.lab.models.heads import CosineHead, LinearHead, SplitCosineHead
+from elign.lab.models.heads import CosineHead, LinearHead, SplitCosineHead
 
 HEADS = [lambda: LinearHead(3, 4), lambda: CosineHead(3, 4), lambda: SplitCosineHead(3, 2, 2)]
 

@@ -1,9 +1,9 @@
 import pytest
 import torch
 
-from eli.errors import LatentError
-from eli.lab.models.heads import CosineHead, SplitCosineHead
-from eli.lab.models.imprint import imprint
+from elign.errors import LatentError
+from elign.lab.models.heads import CosineHead, SplitCosineHead
+from elign.lab.models.imprint import imprint
 
 
 def two_old_two_new():

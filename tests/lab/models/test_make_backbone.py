@@ -2,9 +2,9 @@ import pytest
 import torch
 from torch import nn
 
-from eli import EliError, OptionError
-from eli.lab.models import BACKBONES, UnknownBackboneError, make_backbone
-from eli.lab.models.cifar_resnet import CifarResNet
+from elign import ElignError, OptionError
+from elign.lab.models import BACKBONES, UnknownBackboneError, make_backbone
+from elign.lab.models.cifar_resnet import CifarResNet
 
 LATENTS = {"resnet32": 64, "resnet20": 64, "resnet14": 64, "resnet18": 512, "conv": 64}
 
@@ -41,7 +41,7 @@ def test_a_typo_gets_the_nearest_name(typo, meant):
 
 
 def test_a_name_like_no_other_gets_the_list_and_can_be_caught_widely():
-    for kind in (ValueError, EliError):
+    for kind in (ValueError, ElignError):
         with pytest.raises(kind, match=r"'zzz'\. Choose from: resnet32, resnet20, resnet14, resnet18, conv\."):
             make_backbone("zzz", image_shape=(3, 32, 32))
 

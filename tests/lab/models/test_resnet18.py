@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from eli.lab.models.resnet18 import ResNet18
+from elign.lab.models.resnet18 import ResNet18
 
 
 @pytest.fixture(scope="module")

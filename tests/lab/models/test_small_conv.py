@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from eli.errors import OptionError
-from eli.lab.models.small_conv import SmallConv
+from elign.errors import OptionError
+from elign.lab.models.small_conv import SmallConv
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28), (3, 32, 32)])

@@ -14,14 +14,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eli.lab.cli import main
-from eli.lab.evaluation.catalogue import READINGS
-from eli.lab.evaluation.scoring import Row
-from eli.lab.experiments.run_folder import RunFolder
-from eli.lab.experiments.toy_result import Picture, SeedResult, ToyResult
-from eli.lab.report.embedding import Embedding, embed
-from eli.lab.report.palette import PALETTE
-from eli.lab.report.runs import Experiment, Run
+from elign.lab.cli import main
+from elign.lab.evaluation.catalogue import READINGS
+from elign.lab.evaluation.scoring import Row
+from elign.lab.experiments.run_folder import RunFolder
+from elign.lab.experiments.toy_result import Picture, SeedResult, ToyResult
+from elign.lab.report.embedding import Embedding, embed
+from elign.lab.report.palette import PALETTE
+from elign.lab.report.runs import Experiment, Run
 
 USUAL = {
     "previous model": 99.1,
@@ -74,7 +74,7 @@ def make_result(
     picture: Picture | None = None,
     printed: Mapping[str, float] | None = None,
     title: str = "Two tasks on handwritten digits",
-    command: str = "eli toy --data digits --seeds 0 1 2",
+    command: str = "elign toy --data digits --seeds 0 1 2",
 ) -> ToyResult:
     centre = {**USUAL, **(readings or {})}
     offsets = np.linspace(-1, 1, seeds) if seeds > 1 else np.zeros(1)

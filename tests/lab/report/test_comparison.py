@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from eli.lab.report.run_curves import comparison_figure
-from eli.lab.report.run_tables import comparison_table
+from elign.lab.report.run_curves import comparison_figure
+from elign.lab.report.run_tables import comparison_table
 
 DOTS = {"base": [50, 40, 30], "eli__oracle": [50, 45, 40], "eli__all": [50, 42, 33], "oracle_mask": [50, 48, 44]}
 

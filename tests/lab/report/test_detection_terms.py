@@ -6,15 +6,15 @@ import json
 
 import pytest
 
-from eli.lab.report.run_curves import comparison_figure, curves_figure
-from eli.lab.report.run_drawings import draw_curves, draw_matrices, draw_trade_off
-from eli.lab.report.run_export import latex, markdown
-from eli.lab.report.run_matrices import matrix_figure
-from eli.lab.report.run_sections import TOPICS, experiment_sections
-from eli.lab.report.run_summary import run_summary
-from eli.lab.report.run_tables import comparison_table, readings_table
-from eli.lab.report.run_trade_off import trade_off_figure
-from eli.lab.report.runs import measure_of
+from elign.lab.report.run_curves import comparison_figure, curves_figure
+from elign.lab.report.run_drawings import draw_curves, draw_matrices, draw_trade_off
+from elign.lab.report.run_export import latex, markdown
+from elign.lab.report.run_matrices import matrix_figure
+from elign.lab.report.run_sections import TOPICS, experiment_sections
+from elign.lab.report.run_summary import run_summary
+from elign.lab.report.run_tables import comparison_table, readings_table
+from elign.lab.report.run_trade_off import trade_off_figure
+from elign.lab.report.runs import measure_of
 
 READINGS = {"base": [50, 40, 30], "eli__oracle": [50, 45, 35], "oracle_mask": [50, 48, 40], "eli__all": [50, 40, 30]}
 
@@ -111,6 +111,6 @@ def test_drawings(classifier, detector):
 
 
 def test_headings(classifier, monkeypatch):
-    monkeypatch.setattr("eli.lab.report.run_sections.TOPICS", TOPICS[:2])
+    monkeypatch.setattr("elign.lab.report.run_sections.TOPICS", TOPICS[:2])
     titles = [section.title for section in experiment_sections([classifier], lambda text: None)]
     assert titles == ["Accuracy after each task", "All readings"]

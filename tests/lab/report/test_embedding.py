@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from eli.lab.report.embedding import balanced_subset, embed, shown_steps
+from elign.lab.report.embedding import balanced_subset, embed, shown_steps
 
 
 def test_shapes_and_bounds(result, embedding):

@@ -2,9 +2,9 @@
 
 import pytest
 
-from eli.lab.report import paper
-from eli.lab.report.paper import NOTHING, Printed
-from eli.lab.reproduce.request import LEARNERS, PROTOCOLS
+from elign.lab.report import paper
+from elign.lab.report.paper import NOTHING, Printed
+from elign.lab.reproduce.request import LEARNERS, PROTOCOLS
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import struct
 import subprocess
 import sys
 
-from eli.lab.report.picture import draw_toy_picture
+from elign.lab.report.picture import draw_toy_picture
 
 
 def size(path):
@@ -37,5 +37,5 @@ def test_computes_the_embedding_itself_for_one_seed(build, build_picture, tmp_pa
 
 
 def test_never_imports_pyplot():
-    code = "import sys, eli.lab.report.picture; sys.exit('matplotlib.pyplot' in sys.modules)"
+    code = "import sys, elign.lab.report.picture; sys.exit('matplotlib.pyplot' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

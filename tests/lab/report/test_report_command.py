@@ -1,4 +1,4 @@
-"""`eli report` as a person meets it."""
+"""`elign report` as a person meets it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import argparse
 import pytest
 from rich.console import Console
 
-from eli.lab.commands import report
-from eli.lab.experiments.run_folder import RunError
+from elign.lab.commands import report
+from elign.lab.experiments.run_folder import RunError
 
 pytestmark = pytest.mark.usefixtures("small_maps")
 

@@ -9,10 +9,10 @@ import subprocess
 
 import pytest
 
-from eli.lab.report.run_drawings import DRAWINGS, draw_figures
-from eli.lab.report.run_export import FORMATS, latex_text
-from eli.lab.report.runs import find_runs, read_runs
-from eli.lab.report.spread import mean_text
+from elign.lab.report.run_drawings import DRAWINGS, draw_figures
+from elign.lab.report.run_export import FORMATS, latex_text
+from elign.lab.report.runs import find_runs, read_runs
+from elign.lab.report.spread import mean_text
 
 
 @pytest.fixture(scope="module")

@@ -8,12 +8,12 @@ import shutil
 import plotly.graph_objects as go
 import pytest
 
-from eli.lab.evaluation.catalogue import READINGS
-from eli.lab.experiments.run_folder import RunFolder
-from eli.lab.report.run_html import run_html, write_run_report
-from eli.lab.report.runs import find_runs, read_runs
-from eli.lab.report.sections import Piece, Section
-from eli.lab.report.spread import mean_text
+from elign.lab.evaluation.catalogue import READINGS
+from elign.lab.experiments.run_folder import RunFolder
+from elign.lab.report.run_html import run_html, write_run_report
+from elign.lab.report.runs import find_runs, read_runs
+from elign.lab.report.sections import Piece, Section
+from elign.lab.report.spread import mean_text
 
 pytestmark = pytest.mark.usefixtures("small_maps")
 TOPICS = ["summary", "curves", "readings", "trade-off", "matrices", "drift", "latents", "runs"]  # of classifiers
@@ -61,7 +61,7 @@ def test_says_every_number(single, experiments):
         assert mean_text(experiment.values(name)) in single.text
     assert "uses test labels †" in single.text
     assert "mean ± sample standard deviation over 2 seeds" in single.text
-    for key in ("learner.temperature", "aligner.steps", "processor", "training (s)", "eli run data=digits"):
+    for key in ("learner.temperature", "aligner.steps", "processor", "training (s)", "elign run data=digits"):
         assert key in single.text
 
 

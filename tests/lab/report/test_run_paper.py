@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 
-from eli.lab.experiments.run_config import compose, describe
-from eli.lab.report.run_export import FORMATS
-from eli.lab.report.run_paper import paper_notes, paper_section, paper_table
+from elign.lab.experiments.run_config import compose, describe
+from elign.lab.report.run_export import FORMATS
+from elign.lab.report.run_paper import paper_notes, paper_section, paper_table
 
 TASKS = {"base": [60, 50, 40], "eli__oracle": [60, 56, 48]}
 

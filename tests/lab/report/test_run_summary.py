@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from eli.lab.report.palette import PALETTE
-from eli.lab.report.run_readings import FREE_CONTROLS, FREE_ELI, best, lines
-from eli.lab.report.run_summary import run_summary
+from elign.lab.report.palette import PALETTE
+from elign.lab.report.run_readings import FREE_CONTROLS, FREE_ELI, best, lines
+from elign.lab.report.run_summary import run_summary
 
 
 def text_of(experiment):

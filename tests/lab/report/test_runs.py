@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from eli.energy_aligner import EnergyAligner
-from eli.lab.cli import main
-from eli.lab.experiments.run_folder import RunError, RunFolder
-from eli.lab.json_file import read_object, write_object
-from eli.lab.report.run_latents import run_picture
-from eli.lab.report.runs import find_runs, read_run, read_runs
+from elign.energy_aligner import EnergyAligner
+from elign.lab.cli import main
+from elign.lab.experiments.run_folder import RunError, RunFolder
+from elign.lab.json_file import read_object, write_object
+from elign.lab.report.run_latents import run_picture
+from elign.lab.report.runs import find_runs, read_run, read_runs
 
 
 def contents(folder):
@@ -119,7 +119,7 @@ def test_a_linear_head_is_read_too(tmp_path, run_folders):
 
 
 def test_the_map_shows_at_most_eight_classes(run_folders, monkeypatch):
-    monkeypatch.setattr("eli.lab.report.run_latents.CLASS_COLOURS", 3)
+    monkeypatch.setattr("elign.lab.report.run_latents.CLASS_COLOURS", 3)
     picture = run_picture(read_run(RunFolder(run_folders / "lucir")))
     assert sorted(set(picture.map.old_labels.tolist())) == [0, 3, 6]
     assert len(set(picture.measured.old_labels.tolist())) == 7

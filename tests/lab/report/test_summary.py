@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from eli.lab.report.summary import best_control, mean_and_spread_text, toy_summary
+from elign.lab.report.summary import best_control, mean_and_spread_text, toy_summary
 
 
 def test_eli_is_best(build):

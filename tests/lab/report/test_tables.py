@@ -6,8 +6,8 @@ import io
 
 from rich.console import Console
 
-from eli.lab.experiments.toy_result import READINGS
-from eli.lab.report.tables import toy_markdown, toy_table
+from elign.lab.experiments.toy_result import READINGS
+from elign.lab.report.tables import toy_markdown, toy_table
 
 
 def printed_table(result):
@@ -40,13 +40,13 @@ def test_markdown(result):
     assert f"| eli | 83.5 ± 0.8 | 83.44 | {READINGS['eli']} |" in lines
     assert f"| ridge | 71.0 ± 0.8 | – | {READINGS['ridge']} |" in lines
     assert {line.count("|") for line in lines[: 2 + len(READINGS)]} == {5}
-    assert "`eli toy --data digits --seeds 0 1 2`" in text
+    assert "`elign toy --data digits --seeds 0 1 2`" in text
     assert "seeds: 0, 1, 2" in text
     assert "latent dimension: 32" in text
     assert "task identity is given to every row alike" in text
 
 
 def test_markdown_without_printed_numbers_and_with_odd_commands(build):
-    text = toy_markdown(build(printed={}, command="eli toy `date`"))
+    text = toy_markdown(build(printed={}, command="elign toy `date`"))
     assert "paper" not in text
-    assert "`` eli toy `date` ``" in text
+    assert "`` elign toy `date` ``" in text

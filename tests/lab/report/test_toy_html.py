@@ -9,10 +9,10 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 
-from eli.lab.experiments.toy_result import READINGS
-from eli.lab.report.embedding import embed
-from eli.lab.report.toy_figures import SHOWN_DIMENSIONS, heat_figure, loss_figure, seed_offsets
-from eli.lab.report.toy_html import toy_html, write_toy_report
+from elign.lab.experiments.toy_result import READINGS
+from elign.lab.report.embedding import embed
+from elign.lab.report.toy_figures import SHOWN_DIMENSIONS, heat_figure, loss_figure, seed_offsets
+from elign.lab.report.toy_html import toy_html, write_toy_report
 
 FIGURES = ["accuracy", "latent", "heat", "energy", "loss"]
 
@@ -110,7 +110,7 @@ def test_frames_fit_the_figure(page, result, embedding):
 
 def test_escapes_what_it_is_given(build, small, parse):
     evil = "</script><script>alert('x')</script> & <b>"
-    result = build(picture=replace(small, class_names=(evil,) * 10), title=evil, command=f"eli toy {evil}")
+    result = build(picture=replace(small, class_names=(evil,) * 10), title=evil, command=f"elign toy {evil}")
     result = replace(result, settings={evil: evil}, environment={evil: evil})
     page = parse(toy_html(result, embed(small)))
     assert len(page.scripts) == 3

@@ -6,13 +6,13 @@ import io
 import pytest
 from rich.console import Console
 
-from eli.lab.report.paper import Printed
-from eli.lab.reproduce.base_runs import base_run, evaluation
-from eli.lab.reproduce.comparison import ONE_SEED, Measured, comparison
-from eli.lab.reproduce.jobs import Experiment, Job, all_jobs, time_text
-from eli.lab.reproduce.request import Request
-from eli.lab.reproduce.scale import differences, scale_note
-from eli.lab.reproduce.sheet import print_sheet, sheet_csv, sheet_markdown
+from elign.lab.report.paper import Printed
+from elign.lab.reproduce.base_runs import base_run, evaluation
+from elign.lab.reproduce.comparison import ONE_SEED, Measured, comparison
+from elign.lab.reproduce.jobs import Experiment, Job, all_jobs, time_text
+from elign.lab.reproduce.request import Request
+from elign.lab.reproduce.scale import differences, scale_note
+from elign.lab.reproduce.sheet import print_sheet, sheet_csv, sheet_markdown
 
 THREE = Measured(
     ("icarl", "half-5"),
@@ -26,7 +26,7 @@ UNPRINTED = Measured(("lucir", "half-5"), base=(50.0, 52.0, 54.0), aligned=(49.0
 
 def sheet(*lines):
     return comparison(
-        "t", "Title", ("learner", "protocol"), lines, aligned="eli/oracle †", notes=("scale",), command="eli it"
+        "t", "Title", ("learner", "protocol"), lines, aligned="eli/oracle †", notes=("scale",), command="elign it"
     )
 
 
@@ -75,7 +75,7 @@ def test_markdown_and_terminal():
     text = sheet_markdown(made)
     assert "- scale" in text
     assert "| icarl | 56.97 | 52.0 ± 2.0 | 63.68 |" in text
-    assert text.endswith("Made by `eli it`.\n")
+    assert text.endswith("Made by `elign it`.\n")
     console = Console(width=80, record=True, file=io.StringIO())
     print_sheet(made, console)
     shown = console.export_text()

@@ -8,18 +8,18 @@ import io
 import pytest
 from rich.console import Console
 
-from eli.lab.data.protocol import ProtocolError
-from eli.lab.evaluation.scoring import Row
-from eli.lab.experiments.kinds import DETECTION
-from eli.lab.report import paper
-from eli.lab.report.spread import ONE_SEED
-from eli.lab.reproduce.base_runs import base_run
-from eli.lab.reproduce.catalogue import EXPERIMENTS, planned
-from eli.lab.reproduce.detection_plan import LEARNERS, precision
-from eli.lab.reproduce.detection_scale import differences, published_config, published_settings
-from eli.lab.reproduce.detection_sheet import PARTS, Precisions, precision_sheet
-from eli.lab.reproduce.request import read_request
-from eli.lab.reproduce.sheet import print_sheet, sheet_csv
+from elign.lab.data.protocol import ProtocolError
+from elign.lab.evaluation.scoring import Row
+from elign.lab.experiments.kinds import DETECTION
+from elign.lab.report import paper
+from elign.lab.report.spread import ONE_SEED
+from elign.lab.reproduce.base_runs import base_run
+from elign.lab.reproduce.catalogue import EXPERIMENTS, planned
+from elign.lab.reproduce.detection_plan import LEARNERS, precision
+from elign.lab.reproduce.detection_scale import differences, published_config, published_settings
+from elign.lab.reproduce.detection_sheet import PARTS, Precisions, precision_sheet
+from elign.lab.reproduce.request import read_request
+from elign.lab.reproduce.sheet import print_sheet, sheet_csv
 
 
 def plan(out, *words):
@@ -140,7 +140,7 @@ def lines(seeds):
 
 
 def test_lines_by_hand():
-    made = precision_sheet("t", "Title", lines(3), notes=("scale",), command="eli it")
+    made = precision_sheet("t", "Title", lines(3), notes=("scale",), command="elign it")
     joint, iod, aligned, shifted = (dict(zip(made.page.columns, row, strict=True)) for row in made.page.rows)
     assert (joint["old, paper"], joint["old"], joint["all, paper"], joint["all"]) == (
         "74.7",
@@ -162,7 +162,7 @@ def test_lines_by_hand():
 
 def test_a_part_without_a_value():
     first = Precisions("5+5", "first task only", {"old": (70.0, 72.0)}, printed=paper.table2_first("10+10"))
-    made = precision_sheet("t", "Title", [first], notes=(), command="eli it")
+    made = precision_sheet("t", "Title", [first], notes=(), command="elign it")
     row = dict(zip(made.page.columns, made.page.rows[0], strict=True))
     assert (row["old, paper"], row["old"], row["new"], row["all"], row["gain"]) == ("73.4", "71.0 ± 1.4", "–", "–", "–")
     (record,) = csv.DictReader(io.StringIO(sheet_csv(made)))
@@ -171,7 +171,7 @@ def test_a_part_without_a_value():
 
 @pytest.mark.parametrize("seeds", [1, 3])
 def test_a_terminal_of_80_columns_has_room(seeds):
-    made = precision_sheet("t", "Title", lines(seeds), notes=(), command="eli it")
+    made = precision_sheet("t", "Title", lines(seeds), notes=(), command="elign it")
     console = Console(width=80, record=True, file=io.StringIO())
     print_sheet(made, console)
     shown = console.export_text()
@@ -179,5 +179,5 @@ def test_a_terminal_of_80_columns_has_room(seeds):
     assert "mean-shift/oracle" in shown
     assert ("interval" in made.terminal[1].columns) == (seeds > 1)
     assert ONE_SEED not in shown
-    alone = precision_sheet("t", "Title", lines(seeds)[:1], notes=(), command="eli it")
+    alone = precision_sheet("t", "Title", lines(seeds)[:1], notes=(), command="elign it")
     assert len(alone.terminal) == 1

@@ -1,4 +1,4 @@
-"""`eli reproduce table2` with real detectors that take seconds: planned, broken off, gone on with, done once."""
+"""`elign reproduce table2` with real detectors that take seconds: planned, broken off, gone on with, done once."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import io
 import pytest
 from rich.console import Console
 
-from eli.lab.commands import reproduce
-from eli.lab.experiments.kinds import CLASSIFICATION, DETECTION
-from eli.lab.experiments.run_folder import RunFolder
-from eli.lab.reproduce import grid
-from eli.lab.reproduce.detection_plan import FIRST, SHOWN
-from eli.lab.reproduce.store import Store
+from elign.lab.commands import reproduce
+from elign.lab.experiments.kinds import CLASSIFICATION, DETECTION
+from elign.lab.experiments.run_folder import RunFolder
+from elign.lab.reproduce import grid
+from elign.lab.reproduce.detection_plan import FIRST, SHOWN
+from elign.lab.reproduce.store import Store
 
 QUICK = ("preset=smoke", "data.scenes=[16,14]", "data.image_size=64", "model.min_size=64", "model.anchors=[16,32]")
 QUICK += ("model.rois=16", "model.proposals=12", "train.first_epochs=2", "train.epochs=2", "train.batch_size=4")

@@ -3,8 +3,8 @@
 import csv
 import io
 
-from eli.lab.reproduce.label_free import sheet
-from eli.lab.reproduce.sheet import sheet_csv
+from elign.lab.reproduce.label_free import sheet
+from elign.lab.reproduce.sheet import sheet_csv
 
 
 def values(*numbers, **others):
@@ -21,7 +21,7 @@ READINGS = {
 
 
 def made(seeds=2, readings=READINGS):
-    return sheet([(("icarl", "cifar100", "half-5"), readings)], notes=("scale",), seeds=seeds, made_by="eli it")
+    return sheet([(("icarl", "cifar100", "half-5"), readings)], notes=("scale",), seeds=seeds, made_by="elign it")
 
 
 def test_by_hand():

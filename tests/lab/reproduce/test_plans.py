@@ -2,11 +2,11 @@
 
 import pytest
 
-from eli.lab.experiments.config_errors import ConfigError
-from eli.lab.reproduce.base_runs import base_run, evaluation
-from eli.lab.reproduce.catalogue import EXPERIMENTS, planned
-from eli.lab.reproduce.jobs import all_jobs, plan_table, time_text
-from eli.lab.reproduce.request import Request, read_request
+from elign.lab.experiments.config_errors import ConfigError
+from elign.lab.reproduce.base_runs import base_run, evaluation
+from elign.lab.reproduce.catalogue import EXPERIMENTS, planned
+from elign.lab.reproduce.jobs import all_jobs, plan_table, time_text
+from elign.lab.reproduce.request import Request, read_request
 
 NAMES = tuple(EXPERIMENTS)
 
@@ -147,7 +147,7 @@ def test_plan_table_says_what_is_unknown(tmp_path):
         ("table2 data=coco data.path=. ", "has no usual splits"),
         ("table2 data=digit-scenes,voc2007", "one data set at a time"),
         ("table2 train.epoch=3", "train.epochs"),
-        ("table2 mixup=1", "'eli detect run'"),
+        ("table2 mixup=1", "'elign detect run'"),
         ("table2 learner.warp_every=2", "'joint' has no setting"),
     ],
 )

@@ -9,14 +9,14 @@ from hydra.core.config_store import ConfigStore
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eli.lab.cli import main
-from eli.lab.experiments.config_errors import ConfigError
-from eli.lab.experiments.run_folder import RunError, RunFolder
-from eli.lab.learners import LEARNERS, REGISTERED, register_learner
-from eli.lab.sweep.cluster import Resources, _check_room
-from eli.lab.sweep.plan import plan_sweep, split_list
-from eli.lab.sweep.table import Lines
-from eli.lab.sweep.worker import do_run
+from elign.lab.cli import main
+from elign.lab.experiments.config_errors import ConfigError
+from elign.lab.experiments.run_folder import RunError, RunFolder
+from elign.lab.learners import LEARNERS, REGISTERED, register_learner
+from elign.lab.sweep.cluster import Resources, _check_room
+from elign.lab.sweep.plan import plan_sweep, split_list
+from elign.lab.sweep.table import Lines
+from elign.lab.sweep.worker import do_run
 
 QUICK = ("data=digits", "preset=smoke", "protocol.first=5", "protocol.increment=5", "data.limit=20")
 QUICK += ("train.first_epochs=2", "train.epochs=2", "aligner.iterations=20", "aligner.steps=3")
@@ -146,7 +146,7 @@ def test_the_plan_is_shown_without_ray(tmp_path, capsys, monkeypatch):
     assert "2 runs in" in out
     assert "learner=lucir" in out
     assert main(["sweep", *QUICK, f"out={tmp_path}"]) == 1
-    assert "pip install 'eli[lab,ray]'" in capsys.readouterr().err
+    assert "pip install 'elign[lab,ray]'" in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
 
 

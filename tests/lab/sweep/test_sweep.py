@@ -1,6 +1,6 @@
 """Real sweeps on a real local Ray: interrupted, with a worker killed and runs that fail; and with a user's own learner.
 
-Without ray these tests are skipped; with ELI_REQUIRE_RAY=1, as in continuous integration, they fail instead.
+Without ray these tests are skipped; with ELIGN_REQUIRE_RAY=1, as in continuous integration, they fail instead.
 """
 
 import importlib.util
@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from eli.lab.cli import main
-from eli.lab.evaluation.results import read_results
-from eli.lab.experiments.run_folder import RunFolder
-from eli.lab.experiments.session import begin
-from eli.lab.sweep.plan import plan_sweep
+from elign.lab.cli import main
+from elign.lab.evaluation.results import read_results
+from elign.lab.experiments.run_folder import RunFolder
+from elign.lab.experiments.session import begin
+from elign.lab.sweep.plan import plan_sweep
 
 QUICK = ("data=digits", "preset=smoke", "protocol.first=4", "protocol.increment=3", "train.checkpoint_minutes=0")
 QUICK += ("data.limit=40", "train.first_epochs=3", "train.epochs=3", "aligner.iterations=60", "aligner.steps=5")
@@ -28,14 +28,14 @@ QUICK += ("data.limit=40", "train.first_epochs=3", "train.epochs=3", "aligner.it
 def ray():
     if importlib.util.find_spec("ray") is None:
         message = "ray is not installed: pip install '.[lab,ray]'"
-        if os.environ.get("ELI_REQUIRE_RAY"):
+        if os.environ.get("ELIGN_REQUIRE_RAY"):
             pytest.fail(message)
         pytest.skip(message)
     if not Path("/proc/self/fd").is_dir():
         pytest.skip("this system does not tell which process has a file open")
 
 
-def start(*arguments, program=("-m", "eli.lab.cli")):
+def start(*arguments, program=("-m", "elign.lab.cli")):
     command = [sys.executable, *program, "sweep", *arguments]
     # Ray's workers are nice to everything else on the machine, which on a busy one takes these tests many minutes.
     environment = {**os.environ, "RAY_worker_niceness": "0"}
@@ -114,8 +114,8 @@ def test_an_interrupted_sweep_whose_worker_is_killed_and_some_runs_fail_ends_wit
 
 OWN = """
 from types import MappingProxyType
-from eli.lab.learners import LEARNERS, register_learner
-from eli.lab.start import main
+from elign.lab.learners import LEARNERS, register_learner
+from elign.lab.start import main
 
 
 class Doubled(LEARNERS["finetune"]):

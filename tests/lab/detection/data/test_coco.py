@@ -2,9 +2,9 @@ import json
 
 import pytest
 
-from eli.lab.data.errors import DamagedFileError
-from eli.lab.data.image_folders import FolderLayoutError
-from eli.lab.detection.data.coco import read_coco
+from elign.lab.data.errors import DamagedFileError
+from elign.lab.data.image_folders import FolderLayoutError
+from elign.lab.detection.data.coco import read_coco
 
 
 def change(coco, edit, part="train2017"):

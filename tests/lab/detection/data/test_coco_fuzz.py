@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.fuzzing import answer, damaged, fuzz
 
-from eli.lab.data.errors import DamagedFileError
-from eli.lab.detection.data.coco import read_coco
-from eli.lab.detection.data.files import make_split
+from elign.lab.data.errors import DamagedFileError
+from elign.lab.detection.data.coco import read_coco
+from elign.lab.detection.data.files import make_split
 
 DOCUMENT = {
     "images": [{"id": 1, "file_name": "a.png", "width": 9, "height": 8}],

@@ -6,8 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from eli.lab.data.errors import DamagedFileError, DataError
-from eli.lab.detection.data.files import Annotation, check_classes, checked_box, found_classes, make_split, scaled_size
+from elign.lab.data.errors import DamagedFileError, DataError
+from elign.lab.detection.data.files import (
+    Annotation,
+    check_classes,
+    checked_box,
+    found_classes,
+    make_split,
+    scaled_size,
+)
 
 
 def annotation(picture: Path, size=(40, 20), boxes=((0.0, 0.0, 40.0, 20.0),), names=("a",)) -> Annotation:

@@ -3,11 +3,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eli.lab.data.errors import DamagedFileError, DataError, DatasetNotFoundError
-from eli.lab.data.image_folders import FolderLayoutError
-from eli.lab.data.order import class_order
-from eli.lab.detection.data.open import DETECTION_DATASETS, drawn_rows, open_detection_data
-from eli.lab.detection.data.voc import VOC2007_CLASSES
+from elign.lab.data.errors import DamagedFileError, DataError, DatasetNotFoundError
+from elign.lab.data.image_folders import FolderLayoutError
+from elign.lab.data.order import class_order
+from elign.lab.detection.data.open import DETECTION_DATASETS, drawn_rows, open_detection_data
+from elign.lab.detection.data.voc import VOC2007_CLASSES
 
 
 def test_a_folder_of_ones_own_has_the_classes_that_are_found(voc):
@@ -56,7 +56,7 @@ def test_voc_2007_is_found_in_the_data_folder(tmp_path, write_voc, monkeypatch, 
     data = open_detection_data("voc2007", data_dir=tmp_path)
     assert data.classes == VOC2007_CLASSES
     assert [objects.labels.item() for objects in data.train.objects] == list(range(19, -1, -1))
-    monkeypatch.setenv("ELI_DATA", str(tmp_path))
+    monkeypatch.setenv("ELIGN_DATA", str(tmp_path))
     assert len(open_detection_data("voc2007").train) == 20
     assert len(open_detection_data("voc2007", path=tmp_path / inner, data_dir=tmp_path / "empty").train) == 20
 
@@ -64,7 +64,7 @@ def test_voc_2007_is_found_in_the_data_folder(tmp_path, write_voc, monkeypatch, 
 def test_a_missing_voc_2007_says_what_to_put_where(tmp_path):
     with pytest.raises(DatasetNotFoundError) as caught:
         open_detection_data("voc2007", data_dir=tmp_path)
-    for part in ("voc2007", str(tmp_path / "VOCdevkit/VOC2007"), "JPEGImages/*.jpg", "trainval.txt", "ELI_DATA"):
+    for part in ("voc2007", str(tmp_path / "VOCdevkit/VOC2007"), "JPEGImages/*.jpg", "trainval.txt", "ELIGN_DATA"):
         assert part in str(caught.value)
 
 

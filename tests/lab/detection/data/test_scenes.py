@@ -2,11 +2,11 @@ import numpy as np
 import pytest
 import torch
 
-from eli.lab.data.dataset import ImageData
-from eli.lab.data.digits import load_digits_dataset
-from eli.lab.data.errors import DataError
-from eli.lab.detection.data import scenes
-from eli.lab.detection.data.scenes import INK, digit_scenes, ink_of, make_scenes, paste
+from elign.lab.data.dataset import ImageData
+from elign.lab.data.digits import load_digits_dataset
+from elign.lab.data.errors import DataError
+from elign.lab.detection.data import scenes
+from elign.lab.detection.data.scenes import INK, digit_scenes, ink_of, make_scenes, paste
 
 
 @pytest.fixture(scope="module")

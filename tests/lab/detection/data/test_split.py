@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from eli.lab.detection.data.split import Objects
+from elign.lab.detection.data.split import Objects
 
 
 def some(labels=(0, 3, 1, 3), difficult=(False, True, False, False)) -> Objects:

@@ -5,9 +5,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eli.lab.detection.data.scenes import SceneSplit
-from eli.lab.detection.data.split import Objects
-from eli.lab.detection.data.tasks import augmented, fetch, target_of, task_rows
+from elign.lab.detection.data.scenes import SceneSplit
+from elign.lab.detection.data.split import Objects
+from elign.lab.detection.data.tasks import augmented, fetch, target_of, task_rows
 
 
 def objects(*rows) -> Objects:

@@ -4,10 +4,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from eli.lab.data.errors import DamagedFileError
-from eli.lab.data.image_folders import FolderLayoutError
-from eli.lab.detection.data.open import open_detection_data
-from eli.lab.detection.data.voc import VOC2007_CLASSES, find_voc, read_voc
+from elign.lab.data.errors import DamagedFileError
+from elign.lab.data.image_folders import FolderLayoutError
+from elign.lab.detection.data.open import open_detection_data
+from elign.lab.detection.data.voc import VOC2007_CLASSES, find_voc, read_voc
 
 BOMB = (
     '<?xml version="1.0" encoding="{0}"?><!DOCTYPE a [<!ENTITY x "dog">]>'
@@ -160,7 +160,7 @@ def test_the_classes_of_voc_2007_are_20_in_alphabetical_order():
 def test_real_objects_on_the_ground(tmp_path, shared_data):
     archive = shared_data / "foda31-224-webp.tar.xz"
     if not archive.is_file():
-        pytest.skip("no copy of FOD-A: ELI_SHARED_DATA names no folder with foda31-224-webp.tar.xz")
+        pytest.skip("no copy of FOD-A: ELIGN_SHARED_DATA names no folder with foda31-224-webp.tar.xz")
     kept: set[str] = set()
     with tarfile.open(archive) as tar:
         for member in tar:

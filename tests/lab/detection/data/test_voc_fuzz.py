@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.fuzzing import answer, bounded, damaged, fuzz
 
-from eli.lab.data.errors import DamagedFileError
-from eli.lab.detection.data.voc import read_voc
+from elign.lab.data.errors import DamagedFileError
+from elign.lab.detection.data.voc import read_voc
 
 XML = (
     b"<annotation><size><width>9</width><height>8</height></size><object><name>dog</name><difficult>1</difficult>"

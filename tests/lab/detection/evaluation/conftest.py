@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from eli.lab.detection.data.split import Objects
-from eli.lab.detection.evaluation.readings import RegionReadings
-from eli.lab.detection.models import make_detector, settings_of
-from eli.lab.evaluation.settings import AlignerSettings
+from elign.lab.detection.data.split import Objects
+from elign.lab.detection.evaluation.readings import RegionReadings
+from elign.lab.detection.models import make_detector, settings_of
+from elign.lab.evaluation.settings import AlignerSettings
 
 KNOWN, NEW = 2, 2
 QUICK = AlignerSettings(iterations=30, hidden=(16,), steps=5, learning_rate=5e-3, step_size=0.5)

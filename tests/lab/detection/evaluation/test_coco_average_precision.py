@@ -5,12 +5,12 @@ import sys
 import pytest
 import torch
 
-from eli.lab.detection.data.split import Objects
-from eli.lab.detection.evaluation.average_precision import Detections, average_precisions
-from eli.lab.detection.evaluation.coco_average_precision import coco_average_precisions, require_coco
-from eli.lab.extras import MissingExtraError
+from elign.lab.detection.data.split import Objects
+from elign.lab.detection.evaluation.average_precision import Detections, average_precisions
+from elign.lab.detection.evaluation.coco_average_precision import coco_average_precisions, require_coco
+from elign.lab.extras import MissingExtraError
 
-# eli.lab.detection comes first: it makes torchvision, which torchmetrics imports, importable where it lacks operators.
+# elign.lab.detection first: it makes torchvision, which torchmetrics imports, importable where it lacks operators.
 pytest.importorskip("torchmetrics", reason="the extra coco is not installed")
 pytest.importorskip("pycocotools", reason="the extra coco is not installed")
 
@@ -96,5 +96,5 @@ def test_without_the_extra_the_message_says_what_to_install(monkeypatch, package
     require_coco()
     monkeypatch.setitem(sys.modules, package, None)
     for call in (require_coco, lambda: coco_average_precisions([], [], classes=1)):
-        with pytest.raises(MissingExtraError, match=r"pip install 'eli\[lab,coco\]'"):
+        with pytest.raises(MissingExtraError, match=r"pip install 'elign\[lab,coco\]'"):
             call()

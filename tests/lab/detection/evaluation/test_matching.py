@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from eli.lab.detection.data.split import Objects
-from eli.lab.detection.evaluation.matching import old_regions
-from eli.lab.evaluation.errors import EvaluationError
+from elign.lab.detection.data.split import Objects
+from elign.lab.detection.evaluation.matching import old_regions
+from elign.lab.evaluation.errors import EvaluationError
 
 
 def image(boxes, labels, difficult=None):

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torchvision.ops import box_iou
 
-from eli.errors import OptionError
-from eli.lab.detection.evaluation.pairs import region_pairs
-from eli.lab.evaluation.errors import EvaluationError
+from elign.errors import OptionError
+from elign.lab.detection.evaluation.pairs import region_pairs
+from elign.lab.evaluation.errors import EvaluationError
 
 
 @pytest.fixture

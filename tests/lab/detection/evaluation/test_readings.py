@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from eli import ByEnergy, OldOutputs, attach
-from eli.errors import OptionError
-from eli.lab.detection.evaluation.matching import old_regions
-from eli.lab.detection.evaluation.reading_images import read_images, read_regions
-from eli.lab.detection.evaluation.readings import REGION_READINGS, RegionReadings
-from eli.lab.evaluation.catalogue import READINGS
-from eli.lab.evaluation.errors import EvaluationError
-from eli.lab.evaluation.settings import AlignerSettings
+from elign import ByEnergy, OldOutputs, attach
+from elign.errors import OptionError
+from elign.lab.detection.evaluation.matching import old_regions
+from elign.lab.detection.evaluation.reading_images import read_images, read_regions
+from elign.lab.detection.evaluation.readings import REGION_READINGS, RegionReadings
+from elign.lab.evaluation.catalogue import READINGS
+from elign.lab.evaluation.errors import EvaluationError
+from elign.lab.evaluation.settings import AlignerSettings
 
 LABEL_FREE = {"base", "eli/all", "eli/by-prediction", "eli/by-energy", "mean-shift/all"}
 LABEL_FREE |= {"eli/old-classes", "ridge/old-classes"}

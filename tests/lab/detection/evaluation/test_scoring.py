@@ -5,12 +5,12 @@ import json
 import pytest
 import torch
 
-from eli.lab.detection.data.split import Objects
-from eli.lab.detection.evaluation.average_precision import Detections
-from eli.lab.detection.evaluation.reading_images import Collected, read_images
-from eli.lab.detection.evaluation.scoring import class_facts, coco_facts, score_readings
-from eli.lab.evaluation.errors import EvaluationError
-from eli.lab.evaluation.results import read_results, write_results
+from elign.lab.detection.data.split import Objects
+from elign.lab.detection.evaluation.average_precision import Detections
+from elign.lab.detection.evaluation.reading_images import Collected, read_images
+from elign.lab.detection.evaluation.scoring import class_facts, coco_facts, score_readings
+from elign.lab.evaluation.errors import EvaluationError
+from elign.lab.evaluation.results import read_results, write_results
 
 
 def boxes(places):
@@ -49,7 +49,7 @@ def test_rows_are_means_over_classes():
 
 
 def test_cocos_numbers_are_plain_values():
-    # eli.lab.detection is imported above: it makes torchvision, which torchmetrics imports, importable.
+    # elign.lab.detection is imported above: it makes torchvision, which torchmetrics imports, importable.
     pytest.importorskip("torchmetrics", reason="the extra coco is not installed")
     pytest.importorskip("pycocotools", reason="the extra coco is not installed")
     facts = coco_facts({"base": Collected(True, detections=DETECTIONS)}, OBJECTS, classes=4)

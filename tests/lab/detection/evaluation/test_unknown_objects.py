@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from eli.lab.detection.evaluation.unknown_objects import MEASURES, unknown_facts
-from eli.lab.detection.models import make_detector, settings_of
+from elign.lab.detection.evaluation.unknown_objects import MEASURES, unknown_facts
+from elign.lab.detection.models import make_detector, settings_of
 
 CLASSES = 2
 

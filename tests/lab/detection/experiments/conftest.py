@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from rich.console import Console
 
-from eli.lab.experiments.kinds import DETECTION
-from eli.lab.experiments.run_folder import RunFolder
-from eli.lab.experiments.session import begin
+from elign.lab.experiments.kinds import DETECTION
+from elign.lab.experiments.run_folder import RunFolder
+from elign.lab.experiments.session import begin
 
 
 @pytest.fixture(scope="session")

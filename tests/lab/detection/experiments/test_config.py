@@ -6,12 +6,12 @@ import dataclasses
 
 import pytest
 
-from eli.lab.detection.data.open import DETECTION_DATASETS
-from eli.lab.detection.experiments.config import TREE, compose, from_dict, with_aligner
-from eli.lab.detection.learners import LEARNERS
-from eli.lab.detection.models import DETECTORS
-from eli.lab.experiments.config_errors import ConfigError
-from eli.lab.experiments.run_config import describe
+from elign.lab.detection.data.open import DETECTION_DATASETS
+from elign.lab.detection.experiments.config import TREE, compose, from_dict, with_aligner
+from elign.lab.detection.learners import LEARNERS
+from elign.lab.detection.models import DETECTORS
+from elign.lab.experiments.config_errors import ConfigError
+from elign.lab.experiments.run_config import describe
 
 
 def test_every_part_has_a_file():

@@ -11,16 +11,16 @@ import sys
 import pytest
 from tests.lab.editions import read_in_edition
 
-from eli.errors import OptionError
-from eli.lab.cli import main
-from eli.lab.detection.evaluation.readings import REGION_READINGS
-from eli.lab.detection.experiments.detection import KIND
-from eli.lab.detection.experiments.pictures import read_pictures
-from eli.lab.experiments.editions import of_edition, other_edition
-from eli.lab.experiments.kinds import DETECTION
-from eli.lab.experiments.run_folder import RunError, RunFolder
-from eli.lab.experiments.session import begin, go_on, read_again
-from eli.lab.extras import MissingExtraError
+from elign.errors import OptionError
+from elign.lab.cli import main
+from elign.lab.detection.evaluation.readings import REGION_READINGS
+from elign.lab.detection.experiments.detection import KIND
+from elign.lab.detection.experiments.pictures import read_pictures
+from elign.lab.experiments.editions import of_edition, other_edition
+from elign.lab.experiments.kinds import DETECTION
+from elign.lab.experiments.run_folder import RunError, RunFolder
+from elign.lab.experiments.session import begin, go_on, read_again
+from elign.lab.extras import MissingExtraError
 
 
 class StopError(Exception):
@@ -88,7 +88,7 @@ def test_another_evaluation_trains_nothing(iod, tmp_path, console):
     target = read_again(folder, ["aligner.steps=5", "aligner=shared-backbone"], console)
     assert {file: file.stat().st_mtime_ns for file in folder.path.glob("**/model.safetensors")} == before
     assert len(rows(target)) == len(rows(folder))
-    with pytest.raises(RunError, match="'eli evaluate"):
+    with pytest.raises(RunError, match="'elign evaluate"):
         go_on(target, console)
 
 
@@ -96,7 +96,7 @@ def test_what_an_older_edition_has_read_is_read_anew(iod, tmp_path, console):
     shutil.copytree(iod.path, tmp_path / "run")
     folder = RunFolder(tmp_path / "run")
     read_in_edition(folder, 1, KIND.edition - 1)
-    assert "was read by an older eli" in other_edition(folder, folder.facts(), folder.gather().tasks)
+    assert "was read by an older elign" in other_edition(folder, folder.facts(), folder.gather().tasks)
     go_on(folder, console)
     assert rows(folder) == rows(iod)
     assert of_edition(folder.gather().tasks, KIND.edition)
@@ -175,7 +175,7 @@ def test_cocos_average_precision(quick, tmp_path, console, capsys):
 @pytest.mark.parametrize("package", ["torchmetrics.detection", "pycocotools"])
 def test_a_missing_extra_is_found_before_anything_is_written(quick, tmp_path, console, monkeypatch, package):
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'eli\[lab,coco\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install 'elign\[lab,coco\]'"):
         begin([*quick, "evaluation=coco", f"out={tmp_path / 'run'}"], console, kind=DETECTION)
     assert not (tmp_path / "run").exists()
 
@@ -192,7 +192,7 @@ def test_report(iod, tmp_path, capsys):
     assert text.count('<svg class="picture"') == 3 * len(read_pictures(iod.task(1)))
     assert text.count('role="img" aria-label="Image') == text.count('<svg class="picture"')
     assert "Average precision of each class after task 2" in text
-    assert "eli detect run" in text
+    assert "elign detect run" in text
     assert "Mean average precision after each task" in text
     assert "tells ELI of each region whether it lies on an old object" in text
     assert "of each test image" not in text

@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from eli.lab.detection.experiments.pictures import PICTURES, read_pictures
-from eli.lab.experiments.run_folder import RunFolder
-from eli.lab.report.run_detections import pictures_piece
-from eli.lab.report.runs import read_runs
-from eli.lab.tensor_file import write_tensors
+from elign.lab.detection.experiments.pictures import PICTURES, read_pictures
+from elign.lab.experiments.run_folder import RunFolder
+from elign.lab.report.run_detections import pictures_piece
+from elign.lab.report.runs import read_runs
+from elign.lab.tensor_file import write_tensors
 
 # Boxes on a picture of 64 x 64; the classes from 5 on are new.
 FOUND = (

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from eli.lab.detection.experiments.bench import open_bench
-from eli.lab.detection.experiments.config import compose
-from eli.lab.detection.experiments.training import Course
-from eli.lab.experiments.loop import Place
+from elign.lab.detection.experiments.bench import open_bench
+from elign.lab.detection.experiments.config import compose
+from elign.lab.detection.experiments.training import Course
+from elign.lab.experiments.loop import Place
 
 
 def course_of(quick, number, *typed):

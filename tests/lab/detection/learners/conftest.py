@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from eli.lab.detection.learners import make_detection_learner
-from eli.lab.detection.models import make_detector, settings_of
+from elign.lab.detection.learners import make_detection_learner
+from elign.lab.detection.models import make_detector, settings_of
 
 SMALL = {
     "min_size": 64,

@@ -1,6 +1,6 @@
 import torch
 
-from eli.lab.detection.learners.image_store import ImageStore
+from elign.lab.detection.learners.image_store import ImageStore
 
 
 def store(classes=2, per_class=3, seed=0):

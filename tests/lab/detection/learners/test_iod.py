@@ -5,10 +5,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from eli.lab.detection.learners import Stage
-from eli.lab.detection.learners.iod import _narrowed
-from eli.lab.detection.learners.losses import softened_divergence
-from eli.lab.detection.models.passes import roi_losses
+from elign.lab.detection.learners import Stage
+from elign.lab.detection.learners.iod import _narrowed
+from elign.lab.detection.learners.losses import softened_divergence
+from elign.lab.detection.models.passes import roi_losses
 
 WARP = "roi_heads.box_head.stage.0.conv2.weight"
 

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from eli.lab.detection.learners.losses import (
+from elign.lab.detection.learners.losses import (
     centred_logit_distance,
     delta_distance,
     draw_lowest,

@@ -1,7 +1,7 @@
 import pytest
 
-from eli.errors import OptionError
-from eli.lab.detection.learners import LEARNERS, make_detection_learner
+from elign.errors import OptionError
+from elign.lab.detection.learners import LEARNERS, make_detection_learner
 
 
 def never():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from eli.lab.detection.models import make_detector, settings_of
+from elign.lab.detection.models import make_detector, settings_of
 
 # Class c is a square that is bright in colour channel c.
 _SQUARES = (

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torchvision.models.detection import FasterRCNN
 
-import eli
-from eli.lab.detection.models import DetectorUseError, roi_losses
+import elign
+from elign.lab.detection.models import DetectorUseError, roi_losses
 
 
 def same(one, two):
@@ -74,9 +74,9 @@ def test_an_attached_aligner_acts_at_test_and_nowhere_else(loud, scenes):
     detector = loud()
     regions = detector.regions(scenes[0])
     shift = torch.linspace(-1, 1, detector.latent_dim)
-    aligner = eli.MeanShift().fit_latents(regions.latents + shift, regions.latents)
+    aligner = elign.MeanShift().fit_latents(regions.latents + shift, regions.latents)
     plain = detector(scenes[0])
-    with eli.attach(detector, "roi_heads.box_predictor", aligner):
+    with elign.attach(detector, "roi_heads.box_predictor", aligner):
         attached = detector(scenes[0])
         torch.manual_seed(3)
         training = detector.train()(*scenes)

@@ -6,8 +6,8 @@ from torch.nn import functional as F
 from torchvision.models.detection import FasterRCNN
 from torchvision.ops import box_iou
 
-from eli import OptionError
-from eli.lab.detection.models import DetectorUseError, roi_losses
+from elign import OptionError
+from elign.lab.detection.models import DetectorUseError, roi_losses
 
 NAMES = {
     "loss_objectness": "objectness",

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from eli import EliError, OptionError
-from eli.lab.detection.models import DETECTORS, UnknownDetectorError, make_detector, roi_losses, settings_of
+from elign import ElignError, OptionError
+from elign.lab.detection.models import DETECTORS, UnknownDetectorError, make_detector, roi_losses, settings_of
 
 SMALL = {
     "min_size": 64,
@@ -56,7 +56,7 @@ def test_a_typo_gets_the_nearest_name(typo, meant):
 
 def test_a_name_like_no_other_gets_the_list():
     for ask in (make_detector, settings_of):
-        with pytest.raises(EliError, match=r"'zzz'\. Choose from: resnet50-c4, resnet18-c4, tiny-c4\."):
+        with pytest.raises(ElignError, match=r"'zzz'\. Choose from: resnet50-c4, resnet18-c4, tiny-c4\."):
             ask("zzz")
 
 

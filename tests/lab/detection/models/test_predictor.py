@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from eli import OptionError
-from eli.lab.detection.models.predictor import Predictor
+from elign import OptionError
+from elign.lab.detection.models.predictor import Predictor
 
 
 @pytest.mark.parametrize("class_agnostic", [True, False])

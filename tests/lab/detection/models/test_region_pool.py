@@ -1,6 +1,6 @@
 import torch
 
-from eli.lab.detection.models.parts import RegionPool
+from elign.lab.detection.models.parts import RegionPool
 
 
 def test_bins_lie_where_the_pixels_are():

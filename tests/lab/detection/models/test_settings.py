@@ -2,8 +2,8 @@ import dataclasses
 
 import pytest
 
-from eli import OptionError
-from eli.lab.detection.models import DetectorSettings, settings_of
+from elign import OptionError
+from elign.lab.detection.models import DetectorSettings, settings_of
 
 
 def test_the_defaults_are_those_of_the_literature():

@@ -6,9 +6,9 @@ import torch
 from safetensors.torch import save_file
 from torchvision.models import _api, resnet18
 
-from eli import EliError, OptionError
-from eli.lab.detection.models import WeightsError, make_detector, settings_of
-from eli.lab.detection.models.weights import load_weights
+from elign import ElignError, OptionError
+from elign.lab.detection.models import WeightsError, make_detector, settings_of
+from elign.lab.detection.models.weights import load_weights
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def test_files_that_hold_something_else_are_named(trained, tmp_path):
     assert "lacks" in message({name: value for name, value in state.items() if "layer3" not in name})
     assert "of other names" in message({**state, "more": torch.zeros(1)})
     assert "conv1.weight" in message({**state, "conv1.weight": torch.zeros(3)})
-    with pytest.raises(EliError, match="There is no file of weights"):
+    with pytest.raises(ElignError, match="There is no file of weights"):
         make_detector("resnet18-c4", weights=tmp_path / "nowhere.pth")
 
 

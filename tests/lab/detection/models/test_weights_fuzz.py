@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tests.fuzzing import answer, damaged, fuzz
 from torch import nn
 
-from eli.lab.detection.models.errors import WeightsError
-from eli.lab.detection.models.weights import load_weights
+from elign.lab.detection.models.errors import WeightsError
+from elign.lab.detection.models.weights import load_weights
 
 STATE = {"weight": torch.arange(6.0).view(2, 3), "bias": torch.ones(2)}
 

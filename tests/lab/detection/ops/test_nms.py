@@ -11,11 +11,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eli import OptionError
-from eli.lab.detection import compat
-from eli.lab.detection.ops import nms
+from elign import OptionError
+from elign.lab.detection import compat
+from elign.lab.detection.ops import nms
 
-MODULE = import_module("eli.lab.detection.ops.nms")
+MODULE = import_module("elign.lab.detection.ops.nms")
 
 
 def plain_nms(boxes, scores, threshold, *, rounded=float):

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from eli import OptionError
-from eli.lab.detection import compat
-from eli.lab.detection.ops import roi_align
+from elign import OptionError
+from elign.lab.detection import compat
+from elign.lab.detection.ops import roi_align
 
-MODULE = import_module("eli.lab.detection.ops.roi_align")
+MODULE = import_module("elign.lab.detection.ops.roi_align")
 HEIGHT, WIDTH, SCALE, BINS = 5, 7, 0.5, (2, 3)
 INSIDE = [
     [1.0, 0.5, 9.0, 8.0],

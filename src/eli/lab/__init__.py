@@ -1,1 +1,0 @@
-"""The bench: everything needed to reproduce and extend the paper, built on `eli`."""

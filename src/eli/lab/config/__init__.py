@@ -1,4 +1,0 @@
-"""The settings of `eli run`, as YAML files in groups; read by `eli.lab.experiments.run_config` and by nothing else.
-
-A file of a group is a choice (`learner=lucir` is `learner/lucir.yaml`). `config.yaml` says in which order they apply.
-"""

@@ -1,1 +1,0 @@
-"""The settings of `eli detect run` and their values, as files for hydra."""

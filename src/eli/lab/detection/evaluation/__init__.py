@@ -1,5 +1,0 @@
-"""Evaluation of incremental detection: pairs of region latents, readings of regions, average precision, rows.
-
-Imported by whatever runs experiments with detectors. Test annotations are looked at in two places only: `matching.py`,
-for readings that are called oracles, and scoring.
-"""

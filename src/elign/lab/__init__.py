@@ -1,0 +1,1 @@
+"""The bench: everything needed to reproduce and extend the paper, built on `elign`."""

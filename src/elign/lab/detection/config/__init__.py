@@ -1,0 +1,1 @@
+"""The settings of `elign detect run` and their values, as files for hydra."""

@@ -1,0 +1,274 @@
+"""The detector: torchvision's Faster R-CNN on a C4 network, opened up for learners and for changes of its latents.
+
+Training and test are each one chain of small steps, so that learners can take a teacher's view at any of them and an
+aligner can sit between latents and head.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torchvision.models.detection import FasterRCNN
+from torchvision.models.detection.anchor_utils import AnchorGenerator
+from torchvision.models.detection.image_list import ImageList
+from torchvision.models.detection.rpn import concat_box_prediction_layers
+from torchvision.models.detection.transform import resize_boxes
+
+from elign.errors import OptionError
+from elign.lab.detection.models.errors import DetectorUseError
+from elign.lab.detection.models.parts import Network, RegionPool
+from elign.lab.detection.models.passes import Look, Regions, RoiOutputs, columns_of, roi_losses
+from elign.lab.detection.models.predictor import Predictor
+from elign.lab.detection.models.settings import DetectorSettings
+
+Target = dict[str, Tensor]
+Sizes = list[tuple[int, int]]
+
+
+class Detector(FasterRCNN):  # type: ignore[misc]  # torchvision has no types
+    """Faster R-CNN with one feature map, and a latent for each region that class scores and boxes are read from.
+
+    Images are (3, H, W) float tensors from 0 to 1 of any sizes, boxes (N, 4) as x1, y1, x2, y2 in pixels, labels 1 + c
+    for class c. In evaluation mode, calling it on images gives detections; in training mode, on images and targets,
+    named losses. It begins without classes: `grow` before anything else.
+
+    Args:
+        network: Backbone and box head.
+        settings: The numbers.
+    """
+
+    latent_dim: int
+
+    def __init__(self, network: Network, settings: DetectorSettings) -> None:
+        backbone, box_head = network
+        if min(settings.short_sides) < 4 * backbone.stride:
+            raise OptionError(
+                f"min_size must be at least {4 * backbone.stride} for features of stride {backbone.stride}, "
+                f"got {min(settings.short_sides)}"
+            )
+        latent_dim = box_head.latent_dim
+        super().__init__(
+            backbone,
+            min_size=settings.short_sides,
+            max_size=settings.max_size,
+            # Padding to more than the stride would only cost time.
+            size_divisible=backbone.stride,
+            rpn_anchor_generator=AnchorGenerator((settings.anchors,), (settings.anchor_ratios,)),
+            rpn_pre_nms_top_n_train=settings.proposals_train[0],
+            rpn_post_nms_top_n_train=settings.proposals_train[1],
+            rpn_pre_nms_top_n_test=settings.proposals_test[0],
+            rpn_post_nms_top_n_test=settings.proposals_test[1],
+            rpn_nms_thresh=settings.region_nms,
+            rpn_batch_size_per_image=settings.region_samples,
+            box_roi_pool=RegionPool(settings.pool, stride=backbone.stride, samples=settings.pool_samples),
+            box_head=box_head,
+            box_predictor=Predictor(latent_dim, class_agnostic=settings.class_agnostic_boxes, unknown=settings.unknown),
+            box_score_thresh=settings.score_threshold,
+            box_nms_thresh=settings.nms,
+            box_detections_per_img=settings.detections_per_image,
+            box_batch_size_per_image=settings.rois,
+            box_positive_fraction=settings.positive_share,
+        )
+        self.latent_dim = latent_dim
+        self.settings = settings
+
+    @property
+    def predictor(self) -> Predictor:
+        """The head, `roi_heads.box_predictor`."""
+        return cast(Predictor, self.roi_heads.box_predictor)
+
+    @property
+    def classes(self) -> int:
+        """How many classes the head has."""
+        return self.predictor.classes
+
+    @property
+    def unknown_label(self) -> int | None:
+        """The label of an object of no known class, if the head has one."""
+        return 1 + self.classes if self.predictor.unknown else None
+
+    def grow(self, new: int) -> None:
+        """Add `new` classes behind the known ones; everything that was learned stays as it is, bit for bit."""
+        self.predictor.grow(new)
+
+    def forward(self, images: list[Tensor], targets: list[Target] | None = None) -> Any:
+        """Named losses in training mode; detections in evaluation mode, where targets are not looked at."""
+        if not self.training:
+            regions = self.regions(images)
+            return self.detections(regions.latents, regions)
+        if targets is None:
+            raise DetectorUseError("a detector in training mode needs targets; call .eval() on it for detections")
+        look = self.look(images, targets)
+        return {**look.region_losses, **roi_losses(look)}
+
+    def look(self, images: list[Tensor], targets: list[Target]) -> Look:
+        """A pass over annotated images, down to the head.
+
+        Sizes and numbers of proposals are those of the mode the detector is in; random numbers are drawn in the order
+        torchvision draws them, so its own losses are these.
+        """
+        self._require_classes()
+        batch, resized = self.transform(images, targets)
+        _require_boxes(resized)
+        features = self.features(batch.tensors)
+        objectness, deltas = self.region_outputs(features)
+        proposals, probabilities = self._decode(batch, features, objectness, deltas)
+        region_losses = self._region_losses(batch, features, objectness, deltas, resized)
+        rois, roi_objectness, labels, regression_targets = self._sample(proposals, probabilities, resized)
+        return Look(
+            images=batch,
+            features=features,
+            objectness=objectness,
+            region_deltas=deltas,
+            region_losses=region_losses,
+            rois=rois,
+            roi_objectness=roi_objectness,
+            labels=labels,
+            regression_targets=regression_targets,
+            outputs=self.read(features, rois, batch.image_sizes),
+        )
+
+    def features(self, images: Tensor) -> Tensor:
+        """Batched, transformed images (`Look.images.tensors`) to the feature map (B, C, h, w)."""
+        return cast(Tensor, self.backbone(images))
+
+    def region_outputs(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Raw objectness (B, A, h, w) and box corrections (B, 4 A, h, w) of the region proposal network."""
+        (objectness,), (deltas,) = self.rpn.head([features])
+        return objectness, deltas
+
+    def propose(self, images: ImageList, features: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        """Proposals of each image and their objectness probability, strongest first, after suppression."""
+        return self._decode(images, features, *self.region_outputs(features))
+
+    def read(self, features: Tensor, rois: list[Tensor], image_sizes: Sizes) -> RoiOutputs:
+        """What the head makes of regions: their latents, logits and box corrections."""
+        self._require_classes()
+        latents = self._latents(features, rois, image_sizes)
+        logits, deltas = self.roi_heads.box_predictor(latents)
+        if not self.predictor.class_agnostic:
+            deltas = deltas.unflatten(1, (-1, 4))
+        return RoiOutputs(latents=latents, logits=logits, deltas=deltas)
+
+    def regions(self, images: list[Tensor]) -> Regions:
+        """The first half of a test: proposals of the images and their latents, under the caller's gradient mode."""
+        if self.training:
+            raise DetectorUseError("regions() is for tests: call .eval() on the detector first")
+        original_sizes: Sizes = [(image.shape[-2], image.shape[-1]) for image in images]
+        batch, _ = self.transform(images)
+        features = self.features(batch.tensors)
+        rois, _ = self.propose(batch, features)
+        sizes = zip(rois, batch.image_sizes, original_sizes, strict=True)
+        return Regions(
+            rois=rois,
+            boxes=[resize_boxes(boxes, resized, original) for boxes, resized, original in sizes],
+            latents=self._latents(features, rois, batch.image_sizes),
+            image_sizes=batch.image_sizes,
+            original_sizes=original_sizes,
+        )
+
+    def detections(self, latents: Tensor, regions: Regions) -> list[Target]:
+        """The second half of a test: what the head finds in latents of these regions, possibly changed ones.
+
+        The head is called as a module, so an aligner attached to `roi_heads.box_predictor` acts here, on all of them.
+
+        Returns:
+            For each image "boxes" in the frame of the image that was given, "labels" (1 + c) and "scores".
+        """
+        self._require_classes()
+        logits, deltas = self.roi_heads.box_predictor(latents)
+        return self.detections_from(logits, deltas, regions)
+
+    def detections_from(self, logits: Tensor, deltas: Tensor, regions: Regions) -> list[Target]:
+        """The same, from what the head (or a mixture of heads) said; corrections as in `RoiOutputs` or flat."""
+        # Under autocast the head speaks in 16 bits, too few for places in an image.
+        logits, deltas = (values.to(regions.rois[0]) for values in (logits, deltas))
+        logits = self.known_logits(logits)
+        boxes, scores, labels = self.roi_heads.postprocess_detections(
+            logits, columns_of(deltas, logits.shape[1]), regions.rois, regions.image_sizes
+        )
+        return [
+            {"boxes": resize_boxes(box, resized, original), "labels": label, "scores": score}
+            for box, label, score, resized, original in zip(
+                boxes, labels, scores, regions.image_sizes, regions.original_sizes, strict=True
+            )
+        ]
+
+    def known_logits(self, logits: Tensor) -> Tensor:
+        """Logits of background and classes: those of an unknown that stands last, if any does, join the background's.
+
+        The known classes' probabilities stay what they are, and the unknown takes no place among the strongest
+        detections.
+        """
+        if logits.shape[1] == 1 + self.classes:
+            return logits
+        nothing = logits[:, [0, -1]].logsumexp(dim=1, keepdim=True)
+        return torch.cat([nothing, logits[:, 1:-1]], dim=1)
+
+    def warp_parameters(self) -> list[nn.Parameter]:
+        """The weight of the last convolution of the box head, which iOD learns by its own rule."""
+        return [self.roi_heads.box_head.last_convolution.weight]
+
+    def _latents(self, features: Tensor, rois: list[Tensor], image_sizes: Sizes) -> Tensor:
+        pooled = self.roi_heads.box_roi_pool({"0": features}, rois, image_sizes)
+        return cast(Tensor, self.roi_heads.box_head(pooled))
+
+    def _decode(
+        self, images: ImageList, features: Tensor, objectness: Tensor, deltas: Tensor
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        anchors = self._anchors(images, features)
+        scores, corrections = (
+            values.detach().to(anchors[0]) for values in concat_box_prediction_layers([objectness], [deltas])
+        )
+        # Regions are taken as given from here on: no gradient flows through where they lie.
+        boxes = self.rpn.box_coder.decode(corrections, anchors).view(len(anchors), -1, 4)
+        proposals, probabilities = self.rpn.filter_proposals(boxes, scores, images.image_sizes, [objectness[0].numel()])
+        return proposals, probabilities
+
+    def _anchors(self, images: ImageList, features: Tensor) -> list[Tensor]:
+        # Torchvision makes them in the number type of the features, but 16 bits are too few for places in an image.
+        shape = images.tensors.new_empty(1, 1, *features.shape[-2:])
+        return cast(list[Tensor], self.rpn.anchor_generator(images, [shape]))
+
+    def _region_losses(
+        self, images: ImageList, features: Tensor, objectness: Tensor, deltas: Tensor, targets: list[Target]
+    ) -> dict[str, Tensor]:
+        anchors = self._anchors(images, features)
+        labels, matched = self.rpn.assign_targets_to_anchors(anchors, targets)
+        wanted = self.rpn.box_coder.encode(matched, anchors)
+        scores, corrections = concat_box_prediction_layers([objectness], [deltas])
+        loss, box_loss = self.rpn.compute_loss(scores, corrections, labels, wanted)
+        return {"objectness": loss, "region_box": box_loss}
+
+    def _sample(
+        self, proposals: list[Tensor], probabilities: list[Tensor], targets: list[Target]
+    ) -> tuple[list[Tensor], Tensor, Tensor, Tensor]:
+        """What torchvision's `select_training_samples` does, keeping the regions' objectness along."""
+        heads = self.roi_heads
+        boxes = [target["boxes"].to(proposals[0].dtype) for target in targets]
+        candidates = heads.add_gt_proposals(proposals, boxes)
+        matched, labels = heads.assign_targets_to_proposals(candidates, boxes, [target["labels"] for target in targets])
+        chosen = heads.subsample(labels)
+        # An image without objects has only background; any box will do for a correction that is never learned.
+        known = [box if len(box) else box.new_zeros(1, 4) for box in boxes]
+        goals = [box[places[rows]] for box, places, rows in zip(known, matched, chosen, strict=True)]
+        rois = [candidate[rows] for candidate, rows in zip(candidates, chosen, strict=True)]
+        certain = [
+            torch.cat([probability, probability.new_ones(len(box))])[rows]
+            for probability, box, rows in zip(probabilities, boxes, chosen, strict=True)
+        ]
+        picked = [label[rows] for label, rows in zip(labels, chosen, strict=True)]
+        return rois, torch.cat(certain), torch.cat(picked), torch.cat(heads.box_coder.encode(goals, rois))
+
+    def _require_classes(self) -> None:
+        if self.classes == 0:
+            raise DetectorUseError("this detector has no classes yet: call grow() with the first task's number of them")
+
+
+def _require_boxes(targets: list[Target]) -> None:
+    for number, target in enumerate(targets):
+        boxes = target["boxes"]
+        if boxes.dim() != 2 or boxes.shape[1] != 4 or bool((boxes[:, 2:] <= boxes[:, :2]).any()):
+            raise OptionError(f"boxes of image {number} must be (N, 4) with x1 < x2 and y1 < y2, got {boxes.tolist()}")

@@ -1,0 +1,1 @@
+"""Readings of a trained model and their metrics."""

@@ -1,0 +1,1 @@
+"""Experiments: what is trained, fitted and read, in which order."""
