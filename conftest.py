@@ -2,4 +2,8 @@
 
 from importlib.util import find_spec
 
-collect_ignore = [f"src/elign/integrations/{name}.py" for name in ("avalanche", "lightning") if find_spec(name) is None]
+collect_ignore = [
+    f"src/elign/integrations/{name}.py"
+    for name in ("avalanche", "lightning", "transformers")
+    if find_spec(name) is None
+]

@@ -27,7 +27,7 @@ def compare(name: str, side: int, images: int, rounds: int) -> dict[str, float]:
     detector.eval()
     pairs = torch.rand(PAIRS, detector.latent_dim)
     aligner = elign.EnergyAligner(hidden=(64,), iterations=20, steps=30).fit_latents(pairs, pairs + 0.1)
-    gate = elign.ByPrediction(known=list(range(1, 1 + KNOWN)))
+    gate = elign.ByPrediction(old_classes=list(range(1, 1 + KNOWN)))
     batch = [torch.rand(3, side, side) for _ in range(images)]
 
     def plain() -> list[dict[str, torch.Tensor]]:

@@ -13,7 +13,7 @@ import torch
 from timing import medians
 
 import elign
-from elign.hidden_chain import HiddenChain
+from elign.energy.sampler import HiddenChain
 
 HIDDEN, REPEATS, SLOPE = 64, 50, 0.2
 

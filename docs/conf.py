@@ -43,6 +43,8 @@ nitpicky = True
 nitpick_ignore_regex = [
     ("py:.*", r"(collections|os|pathlib|rich|torch|torchvision)\..*|Tensor"),
     ("py:class", r"Annotated\[.*|(\w+Config|Engine)|elign\.lab\.experiments\.config_values\.Checked"),
+    # Names that exist for type checkers only.
+    ("py:class", r"nn\.\w+|Exemplars|elign\.utils\.fitted\._Class|elign\.statistics\.class_statistics\.Transporter"),
     ("py:class", r"elign\.lab\.(data\.memory\.Memory|detection\.models\.(parts\.Network|passes\.RoiOutputs))"),
 ]
 
@@ -75,7 +77,7 @@ def plain_role(
 
 
 def resolve_name(app: Any, env: Any, node: Any, contnode: Any) -> Any:
-    """Find what sphinx does not: `elign.aligner.Aligner` is documented as `elign.Aligner`, where users import it from.
+    """Find what sphinx does not: `elign.aligners.base.Aligner` is documented as `elign.Aligner`.
 
     Errors are named without their modules. What single backticks hold need not be a name at all, so nobody is warned of
     those.
@@ -136,6 +138,7 @@ def setup(app: Any) -> None:
     """Called by sphinx."""
     stand_in("avalanche.core", "SupervisedPlugin")
     stand_in("lightning.pytorch", "Callback")
+    stand_in("transformers", "TrainerCallback")
     app.add_role("plain", plain_role)
     app.connect("missing-reference", resolve_name)
     app.connect("autodoc-process-docstring", hide_colons, priority=400)

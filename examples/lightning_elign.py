@@ -1,6 +1,6 @@
-"""ELI in Lightning: one fit on digits 0 to 4, one on 5 to 9; accuracies with and without alignment.
+"""Repair in Lightning: fit digits 0 to 4, then 5 to 9, and compare accuracies without and with the repair.
 
-Needs lightning, scikit-learn and elign; `scripts/test-integrations` runs it. Data are embedded, it takes seconds.
+Needs lightning, scikit-learn and elign. The data are embedded; it takes seconds.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-import elign
 from elign.lab.detection.compat import prepare
 
 # Only needed where torchvision, which Lightning imports if it is there, was built for CUDA and torch was not.
@@ -24,41 +23,39 @@ prepare()
 
 import lightning  # noqa: E402
 
-from elign.integrations.lightning import ELICallback  # noqa: E402
+from elign.integrations.lightning import RepairCallback  # noqa: E402
 
 warnings.filterwarnings("ignore")
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 
 
 class Classifier(lightning.LightningModule):
-    """A small network with a head called `head`; a task trains the logits of its own classes."""
+    """A small network with a head called `head`."""
 
     def __init__(self) -> None:
         super().__init__()
         self.body = nn.Sequential(nn.Linear(64, 32), nn.ReLU())
         self.head = nn.Linear(32, 10)
-        self.classes = slice(0, 5)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Images to logits."""
+        """Return logits."""
         return self.head(self.body(x))
 
     def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
-        """The loss of a batch."""
-        x, y = batch
-        return F.cross_entropy(self(x)[:, self.classes], y - self.classes.start)
+        """Return the loss of a batch."""
+        return F.cross_entropy(self(batch[0]), batch[1])
 
     def predict_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
-        """Right or wrong, for each image."""
+        """Say for each image whether it is classified correctly."""
         return self(batch[0]).argmax(dim=1) == batch[1]
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Plain SGD."""
+        """Return plain SGD."""
         return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
 
 
 def loaders() -> tuple[list[DataLoader], list[DataLoader]]:
-    """Training and test data of the old digits and of the new ones."""
+    """Return training and test data of the old digits and of the new ones."""
     x, y = load_digits(return_X_y=True)
     x_train, x_test, y_train, y_test = train_test_split(x / 16, y, test_size=0.3, stratify=y, random_state=0)
     made = []
@@ -76,18 +73,17 @@ def main() -> None:
     torch.manual_seed(0)
     (old_train, new_train), (old_test, new_test) = loaders()
     model = Classifier()
-    eli_callback = ELICallback("head", aligner=elign.EnergyAligner(iterations=500, learning_rate=1e-3))
+    callback = RepairCallback("head")
     with tempfile.TemporaryDirectory() as folder:
         quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
         quiet |= {"enable_checkpointing": False, "default_root_dir": folder}
-        lightning.Trainer(max_epochs=8, callbacks=[eli_callback], **quiet).fit(model, old_train)
+        for task in (old_train, new_train):
+            trainer = lightning.Trainer(max_epochs=8, callbacks=[callback], **quiet)
+            trainer.fit(model, task)
+        print(callback.task_repair.report)
 
-        eli_callback.known, model.classes = 5, slice(5, 10)
-        trainer = lightning.Trainer(max_epochs=8, callbacks=[eli_callback], **quiet)
-        trainer.fit(model, new_train)
-
-        for name, enabled in (("as it is", False), ("with ELI", True)):
-            eli_callback.alignment.enabled = enabled
+        for name, enabled in (("before", False), ("after", True)):
+            callback.task_repair.enabled = enabled
             old, new = (100 * torch.cat(trainer.predict(model, test)).float().mean() for test in (old_test, new_test))
             print(f"{name}: {old:.1f} % of old digits, {new:.1f} % of new ones")
 

@@ -79,14 +79,14 @@ def _other_reader(
 
     from elign.lab.evaluation.results import read_results
     from elign.lab.tensor_file import read_tensors
-    from elign.storage import Storable
+    from elign.utils.fitted import FittedModule
 
     tensors = [safetensors.torch.save({"a": torch.zeros(2)}, {"format": "elign", "facts": "{}", "digest": "x"})]
     results = [b'{"kind": "run", "version": 1, "lines": 0, "facts": {}}\n']
     return {
         "results": (reads(read_results), results),
         "tensors": (reads(read_tensors), tensors),
-        "aligner": (reads(Storable.load), tensors),
+        "aligner": (reads(FittedModule.load), tensors),
     }[name]
 
 

@@ -27,7 +27,7 @@ from elign.lab.cli import main
 from elign.lab.evaluation.results import read_results
 from elign.lab.experiments.run_folder import RunFolder
 from elign.lab.tensor_file import read_tensors
-from elign.storage import Storable
+from elign.utils.fitted import FittedModule
 
 QUICK = {
     "classification": "run data=digits preset=smoke protocol.first=4 protocol.increment=3 data.limit=12 "
@@ -170,7 +170,7 @@ def unreadable(folder: Path) -> list[tuple[Path, str]]:
     for file in files_of(folder):
         try:
             if file.parent.name == "aligners":
-                Storable.load(file)
+                FittedModule.load(file)
             elif file.suffix == ".safetensors":
                 read_tensors(file)
             elif file.name == "results.jsonl":

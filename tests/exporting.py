@@ -32,9 +32,9 @@ def energy(hidden, **options):
 
 GATES = {
     "none": lambda aligner: elign.Always(),
-    "prediction": lambda aligner: elign.ByPrediction(known=[0, 2]),
-    "soft prediction": lambda aligner: elign.ByPrediction(known=2, soft=True),
-    "energy": lambda aligner: elign.ByEnergy(quantile=0.5).calibrate(aligner, drifted()[1]),
+    "prediction": lambda aligner: elign.ByPrediction(old_classes=[0, 2]),
+    "soft prediction": lambda aligner: elign.ByPrediction(old_classes=2, soft=True),
+    "energy": lambda aligner: elign.ByEnergy(quantile=0.5).fit(aligner, drifted()[1]),
     "probe": lambda aligner: elign.ByProbe().fit(*drifted()),
     "soft probe": lambda aligner: elign.ByProbe(soft=True).fit(*drifted()),
 }

@@ -38,7 +38,7 @@ def test_gates_and_attachments_follow_the_model(device, net, short_energy, pairs
     z_cur = pairs[1].to(device)
     net.to(device)
     probe = elign.ByProbe().fit(z_cur + 1, z_cur)
-    energy = elign.ByEnergy().calibrate(short_energy.to(device), z_cur, z_cur - 1)
-    for gate in (elign.Always(), probe, energy, elign.ByPrediction(known=2)):
+    energy = elign.ByEnergy().fit(short_energy.to(device), z_cur, z_cur - 1)
+    for gate in (elign.Always(), probe, energy, elign.ByPrediction(old_classes=2)):
         with elign.attach(net, "fc", short_energy, gate=gate), torch.inference_mode():
             assert net(torch.randn(4, 5, device=device)).device.type == device

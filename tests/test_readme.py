@@ -13,6 +13,7 @@ from torch import nn
 import elign
 
 README = Path(__file__).parents[1] / "README.md"
+TEXT = README.read_text(encoding="utf-8")
 
 
 class Classifier(nn.Module):
@@ -27,39 +28,52 @@ class Classifier(nn.Module):
 
 def test_the_three_lines_work_on_a_model_of_ones_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    blended, aligned = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL)
+    kept, repaired, aligned = re.findall(r"```python\n(.*?)```", TEXT, flags=re.DOTALL)
     torch.manual_seed(0)
-    old_model = Classifier()
-    new_model = copy.deepcopy(old_model)
-    with torch.no_grad():
-        new_model.body.bias += 1
+    centers = torch.randn(60, 20)
 
     def loader(classes, each):
         labels = torch.tensor(classes).repeat_interleave(each)
-        data = torch.utils.data.TensorDataset(torch.randn(len(labels), 20), labels)
+        data = torch.utils.data.TensorDataset(centers[labels] + 0.3 * torch.randn(len(labels), 20), labels)
         return torch.utils.data.DataLoader(data, batch_size=64)
 
-    x = torch.randn(200, 20)
-    before = new_model.eval()(x)
+    old_model = Classifier().eval()
+    new_model = copy.deepcopy(old_model)
+    with torch.no_grad():
+        new_model.body.bias += 1
     names = {
         "old_model": old_model,
         "new_model": new_model,
-        "new_task_loader": loader(range(50, 60), 30),
-        "exemplar_loader": loader(range(60), 3),
+        "old_loader": loader(range(50), 30),
+        "new_loader": loader(range(50, 60), 30),
     }
-    exec(blended, names)
-    voted = new_model(x)
-    assert voted.shape == before.shape
-    assert (voted != before).any(dim=1).all()
-    assert elign.Readout.load("blend.safetensors").fitted
+    x = torch.cat([batch[0] for batch in loader(range(60), 4)])
+    labels = torch.arange(60).repeat_interleave(4)
+    before = new_model(x)
+    exec(kept, names)
+    exec(repaired, names)
+    after = new_model(x)
+    assert after.shape == before.shape
+    assert (after.argmax(dim=1) == labels).float().mean() > 0.5
+    assert elign.Repair.load("repair.safetensors").mode == "classifier"
     elign.detach(new_model)
+    assert torch.equal(new_model(x), before)
     exec(aligned, names)
     after = new_model(x)
     taken_for_old = before.argmax(dim=1) < 50
     assert taken_for_old.any()
     assert (after[taken_for_old] != before[taken_for_old]).any(dim=1).all()
     assert torch.equal(after[~taken_for_old], before[~taken_for_old])
-    assert (tmp_path / "aligner.safetensors").exists()
+
+
+def test_the_report_is_that_of_the_tutorial():
+    (shown,) = re.findall(r"```text\n(.*?)```", TEXT, flags=re.DOTALL)
+    tutorial = README.parent / "docs" / "tutorials" / "repair-your-model.md"
+    assert shown in tutorial.read_text(encoding="utf-8")
+
+
+def test_there_is_a_place_for_the_results_of_the_panel():
+    assert TEXT.index("<!-- panel -->") < TEXT.index("<!-- /panel -->")
 
 
 @pytest.mark.parametrize("page", [README, *sorted((README.parent / "docs").glob("*.md"))], ids=lambda page: page.name)

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from elign.aligner import Aligner
+from elign.aligners.base import Aligner
 from elign.lab.data.memory import Memory
 from elign.lab.detection.evaluation.matching import old_regions
 from elign.lab.detection.evaluation.pairs import region_pairs

@@ -1,41 +1,53 @@
-"""ELI, the energy-based latent aligner: undo the drift that makes a vision model forget its old classes.
+"""Repair a vision model that forgot its old classes, after training and without old images.
 
-Learn how latents moved while a model learned new classes, from data of the new classes alone, and move the latents of
-old samples back before the head reads them::
+Keep the statistics of classes when they are learned; after the model has learned something new, three lines win the old
+classes back::
 
-    aligner = elign.EnergyAligner().fit(elign.Latents(old_model, "fc"), elign.Latents(new_model, "fc"), new_task_loader)
-    elign.attach(new_model, "fc", aligner, gate=elign.ByPrediction(known=50))
-    aligner.save("aligner.safetensors")
+    statistics = elign.ClassStatistics.from_data(old_model, "fc", old_loader)
+    repair = elign.Repair("fc").fit(old_model, new_model, new_loader, statistics=statistics)
+    repair.attach(new_model)
 
-With a few old images at hand, this does better, and needs no gate::
-
-    blend = elign.fit_blend(old_model, new_model, "fc", new_task_loader, exemplar_loader, known=50)
-    elign.attach(new_model, "fc", blend)
-
-This package needs torch, numpy and safetensors only. The bench (data sets, learners, experiments, reports, the `elign`
-command) is `elign.lab`, which is never imported from here.
+Below `Repair` are aligners (`EnergyAligner` is ELI, CVPR 2022), classifiers and gates, which you can combine yourself.
+This package needs torch, numpy and safetensors only. The bench and the `elign` command are `elign.lab`, which is never
+imported from here.
 """
 
-from elign.aligner import Aligner, FitReport
-from elign.attach import attach, detach
-from elign.attachments import Attachment, OutputsAttachment, ReadoutAttachment
-from elign.blend import Blend
-from elign.controls import Identity, MeanShift, RandomShift, Ridge
-from elign.discriminant import Discriminant
-from elign.dose import Dose
-from elign.energy import EnergyModel
-from elign.energy_aligner import EnergyAligner
-from elign.errors import AttachError, ElignError, FileFormatError, LatentError, NotFittedError, OptionError
-from elign.extraction import Latents
-from elign.fit_blend import fit_blend
-from elign.gates import Always, ByEnergy, ByMask, ByPrediction, ByProbe, Gate
-from elign.langevin import descend
-from elign.local_shift import LocalShift
-from elign.outputs import OldOutputs
-from elign.prototypes import NearestMean, Prototypes
-from elign.readout import Aligned, HeadScores, Readout
+from elign.aligners.base import Aligner, FitReport
+from elign.aligners.energy import EnergyAligner
+from elign.aligners.kernel import LocalShift
+from elign.aligners.linear import Identity, MeanShift, RandomShift, Ridge
+from elign.attachments.attach import attach, detach
+from elign.attachments.hooks import Attachment
+from elign.attachments.split_outputs import SplitOutputs
+from elign.classifiers.base import Aligned, LatentClassifier
+from elign.classifiers.bias import WeightAligned
+from elign.classifiers.gaussian import Gaussian
+from elign.classifiers.head import HeadLogits
+from elign.classifiers.linear_head import LinearHead
+from elign.classifiers.nearest_mean import NearestMean
+from elign.classifiers.voting import Voting
+from elign.energy.model import EnergyModel
+from elign.energy.sampler import descend
+from elign.gates.base import Always, ByMask, Gate
+from elign.gates.by_energy import ByEnergy
+from elign.gates.by_prediction import ByPrediction
+from elign.gates.by_probe import ByProbe
+from elign.gates.fixed_strength import FixedStrength
+from elign.repair import Repair
+from elign.repair_report import RepairReport
+from elign.statistics.class_statistics import ClassStatistics
+from elign.utils.errors import (
+    AttachError,
+    ElignError,
+    FileFormatError,
+    LatentError,
+    NotFittedError,
+    OptionError,
+)
+from elign.utils.extraction import Latents, Pairs
+from elign.utils.fitted import FittedModule, register, registered
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 __all__ = [
     "Aligned",
@@ -43,37 +55,42 @@ __all__ = [
     "Always",
     "AttachError",
     "Attachment",
-    "Blend",
     "ByEnergy",
     "ByMask",
     "ByPrediction",
     "ByProbe",
-    "Discriminant",
-    "Dose",
+    "ClassStatistics",
     "ElignError",
     "EnergyAligner",
     "EnergyModel",
     "FileFormatError",
     "FitReport",
+    "FittedModule",
+    "FixedStrength",
     "Gate",
-    "HeadScores",
+    "Gaussian",
+    "HeadLogits",
     "Identity",
+    "LatentClassifier",
     "LatentError",
     "Latents",
+    "LinearHead",
     "LocalShift",
     "MeanShift",
     "NearestMean",
     "NotFittedError",
-    "OldOutputs",
     "OptionError",
-    "OutputsAttachment",
-    "Prototypes",
+    "Pairs",
     "RandomShift",
-    "Readout",
-    "ReadoutAttachment",
+    "Repair",
+    "RepairReport",
     "Ridge",
+    "SplitOutputs",
+    "Voting",
+    "WeightAligned",
     "attach",
     "descend",
     "detach",
-    "fit_blend",
+    "register",
+    "registered",
 ]

@@ -1,6 +1,6 @@
 """What the tests of the adapters share: the embedded digits, the stand-ins, and the real libraries where they are.
 
-Without Avalanche or Lightning their tests are skipped; with ELIGN_REQUIRE_INTEGRATIONS=1, as in
+Without Avalanche, Lightning, transformers or timm their tests are skipped; with ELIGN_REQUIRE_INTEGRATIONS=1, as in
 `scripts/test-integrations`, they fail instead: there the libraries are promised.
 """
 
@@ -68,7 +68,7 @@ def stand_in():
     """Loads a stand-in of this folder by its name."""
 
     def load(name: str) -> ModuleType:
-        full = f"eli_test_{name}"
+        full = f"elign_test_{name}"
         if full not in sys.modules:
             spec = importlib.util.spec_from_file_location(full, Path(__file__).with_name(f"{name}.py"))
             sys.modules[full] = importlib.util.module_from_spec(spec)
@@ -85,7 +85,7 @@ def _require(library: str, package: str) -> ModuleType:
             pytest.fail(f"required here, but {reason}")
         pytest.skip(reason)
     if importlib.util.find_spec("torchvision") is not None:
-        # Both import it, and a build for CUDA does not import beside a CPU build of torch.
+        # They import it, and a build for CUDA does not import beside a CPU build of torch.
         from elign.lab.detection.compat import prepare
 
         prepare()
@@ -100,3 +100,13 @@ def avalanche() -> ModuleType:
 @pytest.fixture(scope="session")
 def lightning() -> ModuleType:
     return _require("lightning", "lightning")
+
+
+@pytest.fixture(scope="session")
+def transformers() -> ModuleType:
+    return _require("transformers", "transformers accelerate")
+
+
+@pytest.fixture(scope="session")
+def timm() -> ModuleType:
+    return _require("timm", "timm")

@@ -20,9 +20,9 @@ def block(title):
     return re.search(rf"^## {title}$.*?```python\n(.*?)```", PAGE, flags=re.DOTALL | re.MULTILINE).group(1)
 
 
-@pytest.mark.parametrize("name", ["Avalanche", "Lightning"])
+@pytest.mark.parametrize("name", ["Avalanche", "Lightning", "transformers", "timm"])
 def test_quoted_lines_stand_in_the_example(name):
-    example = (ROOT / "examples" / f"{name.lower()}_eli.py").read_text(encoding="utf-8")
+    example = (ROOT / "examples" / f"{name.lower()}_elign.py").read_text(encoding="utf-8")
     lines = [line.split("  # noqa")[0].strip() for line in example.splitlines()]
     quoted = [line.strip() for line in block(name).splitlines() if line.strip()]
     assert len(quoted) >= 6
@@ -39,8 +39,7 @@ def test_the_class_for_pycil_runs(stand_in, digits, monkeypatch):
         learner.incremental_train(manager)
         assert 0 < learner.eval_task()[0] <= 100
         learner.after_task()
-    assert isinstance(learner.alignment.aligner, elign.EnergyAligner)
-    assert learner.alignment.ready
+    assert isinstance(learner.task_repair.fitted, elign.Repair)
 
 
 def test_the_class_for_mammoth_runs(stand_in, digits, new_net, monkeypatch):
@@ -53,5 +52,5 @@ def test_the_class_for_mammoth_runs(stand_in, digits, new_net, monkeypatch):
         mammoth.train(model, dataset, task)
     x, _ = digits.test
     outputs = mammoth.evaluate(model, x)
-    model.alignment.enabled = False
+    model.task_repair.enabled = False
     assert not torch.equal(outputs, mammoth.evaluate(model, x))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
 import elign
-from elign.integrations import TaskAlignment
-from elign.integrations.pycil import ELIMixin
+from elign.integrations import TaskRepair
+from elign.integrations.pycil import RepairMixin
 
 
 @pytest.fixture(scope="module")
@@ -16,12 +17,12 @@ def pycil(stand_in):
     return stand_in("pycil_stand_in")
 
 
-def with_eli(base, *, gate=elign.Always, aligner=elign.Ridge):
-    class WithELI(ELIMixin, base):
-        def make_alignment(self):
-            return TaskAlignment("fc", aligner=aligner(), gate=gate())
+def with_repair(base, what=None, **options):
+    class WithRepair(RepairMixin, base):
+        def make_repair(self):
+            return TaskRepair("fc", what and what(), **options)
 
-    return WithELI
+    return WithRepair
 
 
 def learn(learner, manager, tasks=2):
@@ -35,34 +36,36 @@ def learn(learner, manager, tasks=2):
     return accuracies
 
 
-def old_accuracy(learner, digits):
-    """Of old test images among old classes, with whatever is attached."""
-    x, y = digits.of(range(5), part="test")
-    learner._network.eval()
-    with torch.no_grad():
-        return (learner._network(x)["logits"][:, :5].argmax(dim=1) == y).float().mean().item()
+def accuracies(learner):
+    """Of old and of new test images."""
+    predicted, labels = learner._eval_cnn(learner.test_loader)
+    right = predicted[:, 0] == labels
+    return right[labels < 5].mean(), right[labels >= 5].mean()
 
 
-def test_old_classes_are_remembered_and_the_base_comes_back(pycil, digits):
-    learner, manager = with_eli(pycil.Finetune)({"seed": 0}), pycil.DataManager(digits)
+def test_old_classes_are_won_back_and_the_base_comes_back(pycil, digits):
+    learner, manager = with_repair(pycil.Finetune)({"seed": 0}), pycil.DataManager(digits)
     learn(learner, manager)
-    base = old_accuracy(learner, digits)
-    with learner.alignment.attached(learner._network):
-        aligned = old_accuracy(learner, digits)
-    assert aligned > base + 0.05
-    assert old_accuracy(learner, digits) == base
-    assert not learner._network.fc._forward_pre_hooks
+    repaired = accuracies(learner)
+    learner.task_repair.enabled = False
+    base = accuracies(learner)
+    assert sum(repaired) > sum(base) + 0.1
+    assert repaired[0] > base[0] + 0.1
+    assert not learner._network.fc._forward_hooks
+    assert learner.task_repair.statistics.classes.tolist() == list(range(10))
 
 
-def test_evaluation_is_aligned_as_by_hand_and_training_is_untouched(pycil, digits):
-    learner = with_eli(pycil.Finetune, gate=lambda: elign.ByPrediction)({"seed": 0})
+@pytest.mark.parametrize("what", [None, elign.Gaussian, elign.Ridge])
+def test_evaluation_is_repaired_as_by_hand_and_training_is_untouched(pycil, digits, what):
+    learner = with_repair(pycil.Finetune, what)({"seed": 0})
     first, second = learn(learner, pycil.DataManager(digits))
     plain = pycil.Finetune({"seed": 0})
     assert first == learn(plain, pycil.DataManager(digits))[0]
     for name, tensor in plain._network.state_dict().items():
         assert torch.equal(tensor, learner._network.state_dict()[name]), name
     predicted, labels = learner._eval_cnn(learner.test_loader)
-    with elign.attach(plain._network, "fc", learner.alignment.aligner, gate=elign.ByPrediction(5)):
+    gate = elign.ByPrediction(5) if what is elign.Ridge else None
+    with elign.attach(plain._network, "fc", learner.task_repair.fitted, gate=gate):
         expected, _ = plain._eval_cnn(plain.test_loader)
     assert (predicted == expected).all()
     assert (predicted != plain._eval_cnn(plain.test_loader)[0]).any()
@@ -71,41 +74,49 @@ def test_evaluation_is_aligned_as_by_hand_and_training_is_untouched(pycil, digit
 
 @pytest.mark.parametrize("learner", ["Finetune", "ReplayOfExemplars"])
 def test_only_data_of_the_current_task_is_used(pycil, digits, learner):
-    learner, manager = with_eli(getattr(pycil, learner))({"seed": 0}), pycil.DataManager(digits)
+    learner = with_repair(getattr(pycil, learner), elign.Ridge)({"seed": 0})
+    manager = pycil.DataManager(digits)
     learn(learner, manager)
     asked = [request for request in manager.asked if request[:2] == ("train", "test")]
     assert asked == [("train", "test", [0, 1, 2, 3, 4], False), ("train", "test", [5, 6, 7, 8, 9], False)]
-    assert learner.alignment.aligner.report.rows == len(digits.of(range(5, 10))[0])
+    assert learner.task_repair.report.rows == len(digits.of(range(5, 10))[0])
+
+
+def test_exemplars_can_be_handed_over(pycil, digits):
+    class Learner(with_repair(pycil.ReplayOfExemplars, elign.Gaussian, statistics=False)):
+        def repair_exemplars(self, data_manager):
+            return None if self.memory is None else DataLoader(pycil.Indexed(*self.memory), batch_size=64)
+
+    learner = Learner({"seed": 0})
+    accuracy = learn(learner, pycil.DataManager(digits))[1]
+    assert learner.task_repair.statistics is None
+    assert accuracy > 70
 
 
 def test_the_previous_network_is_the_one_that_pycil_keeps(pycil, digits):
-    learner, manager = (
-        with_eli(pycil.ReplayOfExemplars, aligner=elign.MeanShift)({"seed": 0}),
-        pycil.DataManager(digits),
-    )
-    learn(learner, manager)
+    learner = with_repair(pycil.ReplayOfExemplars, elign.MeanShift)({"seed": 0})
+    learn(learner, pycil.DataManager(digits))
     x, _ = digits.of(range(5, 10))
     with torch.no_grad():
         kept, current = learner._old_network.extract_vector(x), learner._network.extract_vector(x)
-    assert learner.alignment.aligner.report.drift_before == pytest.approx((current - kept).norm(dim=1).mean().item())
+    assert learner.task_repair.report.drift_before == pytest.approx((current - kept).norm(dim=1).mean().item())
 
 
 def test_what_was_learned_goes_into_another_process(pycil, digits, tmp_path):
-    first, manager = with_eli(pycil.Finetune)({"seed": 0}), pycil.DataManager(digits)
+    first, manager = with_repair(pycil.Finetune)({"seed": 0}), pycil.DataManager(digits)
     learn(first, manager)
-    state = {"network": first._network.state_dict(), "eli": first.alignment.state_dict()}
+    state = {"network": first._network.state_dict(), "repair": first.task_repair.state_dict()}
     torch.save(state, tmp_path / "learner.pt")
-    second, stored = with_eli(pycil.Finetune)({"seed": 1}), torch.load(tmp_path / "learner.pt", weights_only=True)
+    second, stored = with_repair(pycil.Finetune)({"seed": 1}), torch.load(tmp_path / "learner.pt", weights_only=True)
     second._network.update_fc(10)
     second._network.load_state_dict(stored["network"])
-    second.alignment.load_state_dict(stored["eli"])
+    second.task_repair.load_state_dict(stored["repair"])
     np.testing.assert_array_equal(second._eval_cnn(first.test_loader)[0], first._eval_cnn(first.test_loader)[0])
 
 
-def test_the_default_aligner_is_eli_under_a_label_free_gate(pycil):
-    class WithELI(ELIMixin, pycil.Finetune):
-        pass
-
-    alignment = WithELI({"seed": 0}).alignment
-    assert isinstance(alignment.aligner, elign.EnergyAligner)
-    assert alignment.gate is elign.ByPrediction
+def test_three_tasks_keep_the_statistics_of_all_classes(pycil, digits):
+    learner, manager = with_repair(pycil.Finetune)({"seed": 0}), pycil.DataManager(digits, increments=(4, 3, 3))
+    repaired = learn(learner, manager, tasks=3)
+    assert learner.task_repair.statistics.classes.tolist() == list(range(10))
+    plain = learn(pycil.Finetune({"seed": 0}), pycil.DataManager(digits, increments=(4, 3, 3)), tasks=3)
+    assert repaired[2] > plain[2] + 5

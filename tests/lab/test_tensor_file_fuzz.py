@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.fuzzing import answer, damaged, fuzz
 
 from elign.lab.tensor_file import read_tensors, write_tensors
-from elign.storage import digest
+from elign.utils.fitted import digest
 
 TENSORS = {"a": torch.arange(12.0).view(3, 4), "memory.3": torch.tensor([5, 1])}
 FACTS = {"task": 1, "seconds": 2.5}

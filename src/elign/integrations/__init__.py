@@ -1,11 +1,10 @@
-"""Thin adapters of `elign` for other people's frameworks: Avalanche, Lightning, PyCIL and mammoth.
+"""Adapters of `elign` for Avalanche, Lightning, transformers, PyCIL and mammoth.
 
-Each is a module of its own, imported by name (`from elign.integrations.avalanche import ELIPlugin`); the package
-imports none of the frameworks. What the adapters share is `TaskAlignment`, which serves a training loop of one's own,
-too.
+Each is a module of its own, imported by name (`from elign.integrations.avalanche import RepairPlugin`); the package
+imports none of the frameworks. They share `TaskRepair`, which you can use in your own training loop, too.
 """
 
 from elign.integrations.errors import MissingLibraryError
-from elign.integrations.task_alignment import TaskAlignment
+from elign.integrations.task_repair import TaskRepair, load_repaired
 
-__all__ = ["MissingLibraryError", "TaskAlignment"]
+__all__ = ["MissingLibraryError", "TaskRepair", "load_repaired"]

@@ -1,4 +1,4 @@
-"""ELI for models in the style of mammoth."""
+"""A mixin for models in the style of mammoth."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from elign.integrations.task_alignment import AlignmentMixin
+from elign.integrations.task_repair import RepairingLearner
 
 
-class ELIMixin(AlignmentMixin):
-    """Fits ELI in `end_task`, and aligns latents in `forward`. To stand before the model it is mixed with.
+class RepairMixin(RepairingLearner):
+    """Repairs the network in `end_task`, for `forward`. Put it before the model that it is mixed with.
 
-    It learns from the task's training data as the loader augments them, without what a buffer added to them. Only a
-    `forward` that asks the classifier is aligned; a model that answers by nearest means is left as it is.
+    It learns from the task's training data as the loader augments them, without the samples that a buffer adds. Only a
+    `forward` that asks the classifier is repaired; a model that classifies by nearest means stays unchanged.
     """
 
     net: nn.Module
@@ -26,30 +26,30 @@ class ELIMixin(AlignmentMixin):
 
     def begin_task(self, dataset: Any) -> None:
         """Copy the network before anything changes it."""
-        self.alignment.begin(self.net, self.n_past_classes)
+        self.task_repair.begin(self.net, self.n_past_classes)
         super().begin_task(dataset)  # type: ignore[misc]
 
     def end_task(self, dataset: Any) -> None:
         """Fit before the model itself ends the task, and perhaps changes the loader."""
-        self.alignment.end(self.net, _NewClasses(dataset.train_loader, self.n_past_classes), device=self.device)
+        batches = _NewClasses(dataset.train_loader, self.n_past_classes)
+        self.task_repair.end(self.net, batches, exemplars=self.repair_exemplars(dataset), device=self.device)
         super().end_task(dataset)  # type: ignore[misc]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The model's own answer, with latents aligned if its network is in evaluation mode."""
-        # For one call only: models copy their network at any time, and a copy must not align.
-        with self.alignment.attached(self.net):
+        """Return the model's output, repaired if its network is in evaluation mode."""
+        # For one call only: models copy their network at any time, and the copy must not have the repair.
+        with self.task_repair.attached(self.net):
             return super().forward(*args, **kwargs)  # type: ignore[misc]
 
 
 class _NewClasses:
-    """The images of new classes among batches of (image, label, ...), as often as they are asked for."""
+    """The samples of new classes in batches of (image, label, ...)."""
 
-    def __init__(self, loader: Any, known: int) -> None:
-        self._loader = loader
-        self._known = known
+    def __init__(self, loader: Any, old_classes: int) -> None:
+        self._loader, self._old_classes = loader, old_classes
 
-    def __iter__(self) -> Iterator[Tensor]:
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         for images, labels, *_ in self._loader:
-            new = labels >= self._known
+            new = labels >= self._old_classes
             if new.any():
-                yield images[new]
+                yield images[new], labels[new]

@@ -1,4 +1,4 @@
-"""ELI for learners in the style of PyCIL and PILOT."""
+"""A mixin for learners in the style of PyCIL and PILOT."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from elign.integrations.task_alignment import AlignmentMixin
+from elign.integrations.task_repair import RepairingLearner
 
 _BATCH_SIZE = 128
 
 
-class ELIMixin(AlignmentMixin):
-    """Fits ELI in `incremental_train`, and aligns latents in `_eval_cnn`. To stand before the learner it is mixed with.
+class RepairMixin(RepairingLearner):
+    """Repairs the network in `incremental_train`, for `_eval_cnn`. Put it before the learner that it is mixed with.
 
-    It learns from the task's own training data with test transforms, without exemplars. Accuracies within training are
-    those of the network as it is, and so are those by nearest means (`_eval_nme`): the means of exemplars lie in the
-    current network's space.
+    It learns from the task's own training data with test transforms, without exemplars. Accuracies that are logged
+    while training, and those of nearest means (`_eval_nme`), are the network's own.
     """
 
     _network: nn.Module
@@ -30,19 +29,25 @@ class ELIMixin(AlignmentMixin):
     usual_head: ClassVar[str] = "fc"
 
     def incremental_train(self, data_manager: Any) -> None:
-        """Learn a task; the network from before it is copied, since not every learner keeps one."""
-        self.alignment.begin(self._network, self._known_classes)
+        """Learn a task and fit; the network is copied before, since not every learner keeps the previous one."""
+        self.task_repair.begin(self._network, self._known_classes)
         super().incremental_train(data_manager)  # type: ignore[misc]
         classes = np.arange(self._known_classes, self._total_classes)
         dataset = data_manager.get_dataset(classes, source="train", mode="test")
         batches: DataLoader[Any] = DataLoader(dataset, batch_size=_BATCH_SIZE)
-        self.alignment.end(self._network, batches, inputs=_image, device=self._device)
+        kept = self.repair_exemplars(data_manager)
+        entry = {"inputs": _image, "labels": _label}
+        self.task_repair.end(self._network, batches, exemplars=kept, device=self._device, **entry)
 
     def _eval_cnn(self, loader: Any) -> Any:
-        with self.alignment.attached(self._network):
+        with self.task_repair.attached(self._network):
             return super()._eval_cnn(loader)  # type: ignore[misc]
 
 
 def _image(batch: Any) -> Any:
     """Batches are (index, image, label)."""
     return batch[1]
+
+
+def _label(batch: Any) -> Any:
+    return batch[2]

@@ -5,7 +5,7 @@ A part that needs one looks for it before it writes anything, and says what to i
 
 from __future__ import annotations
 
-from elign.errors import ElignError
+from elign.utils.errors import ElignError
 
 
 class MissingExtraError(ElignError):

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from elign.files import write_text_atomic
+from elign.utils.files import write_text_atomic
 
 _DIGEST = "digest"
 

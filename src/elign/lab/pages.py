@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from elign.files import write_text_atomic
+from elign.utils.files import write_text_atomic
 
 
 class PageError(Exception):

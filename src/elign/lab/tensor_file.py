@@ -10,10 +10,10 @@ from typing import Any
 import safetensors.torch
 from torch import Tensor
 
-from elign.errors import ElignError, FileFormatError
-from elign.files import write_bytes_atomic
 from elign.lab.json_file import parse_object
-from elign.storage import digest, read_safetensors
+from elign.utils.errors import ElignError, FileFormatError
+from elign.utils.files import write_bytes_atomic
+from elign.utils.fitted import digest, read_safetensors
 
 MAKE_AGAIN = (
     "Remove this file: 'elign resume' (for an evaluation, the same 'elign evaluate') makes it again, and keeps the "

@@ -51,7 +51,7 @@ def test_noise_has_to_be_dropped_by_name(tmp_path, latents, capsys):
 
 
 def test_gates_that_ask_the_head_are_for_python(tmp_path, saved, capsys):
-    gate = elign.ByPrediction(known=2).save(tmp_path / "gate.safetensors")
+    gate = elign.ByPrediction(old_classes=2).save(tmp_path / "gate.safetensors")
     assert main(["export", str(saved), str(tmp_path / "a.onnx"), "--gate", str(gate)]) == 1
     message = capsys.readouterr().err
     assert "export_onnx(aligner, path, gate=gate, head=model.fc)" in message
@@ -59,9 +59,9 @@ def test_gates_that_ask_the_head_are_for_python(tmp_path, saved, capsys):
 
 
 def test_a_readout_goes_with_its_model(tmp_path, latents, capsys):
-    path = elign.Prototypes().add(latents, torch.arange(60) % 3).save(tmp_path / "prototypes.safetensors")
+    path = elign.NearestMean().fit(z=latents, labels=torch.arange(60) % 3).save(tmp_path / "prototypes.safetensors")
     assert main(["export", str(path), str(tmp_path / "a.onnx")]) == 1
-    assert "holds a Prototypes" in (message := capsys.readouterr().err)
+    assert "holds a NearestMean" in (message := capsys.readouterr().err)
     assert "export_model_onnx" in message
 
 

@@ -1,4 +1,4 @@
-"""The label-free default: made and chosen without a test sample, and better than its parts are worth."""
+"""The default of version 0.1: made and chosen without a test sample, and better than its parts are worth."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from elign import Aligned, Blend, Discriminant, HeadScores, Prototypes
+from elign import Aligned, Gaussian, HeadLogits, NearestMean, Voting
 from elign.lab.evaluation.blending import blend_of
 from elign.lab.evaluation.material import Material
 from elign.lab.evaluation.spaces import LatentSpace, read_head
@@ -55,9 +55,10 @@ def test_with_exemplars_it_is_the_head_and_a_discriminant_after_alignment(run, t
     latents, head = run.latents[task], run.heads[task]
     aligner = run.evaluations[task].aligners["eli"]
     z, labels = latents.memory, latents.memory_labels
-    parts = [HeadScores(), Aligned(aligner, Discriminant().fit(aligner.align(z), labels))]
-    blend = Blend(parts, known=ENDS[:task], caution=math.inf)
-    expected = blend.choose(z, labels, logits=read_head(head, z, classes=latents.seen))
+    discriminant = Gaussian(shared=1.0, shrinkage=0.1, normalize=True).fit(z=aligner.align(z), labels=labels)
+    parts = [HeadLogits(), Aligned(aligner, discriminant)]
+    blend = Voting(parts, task_boundaries=ENDS[:task], standard_errors=math.inf)
+    expected = blend.fit(z=z, labels=labels, logits=read_head(head, z, classes=latents.seen))
     found = run.evaluations[task].blend
     assert same(found, expected)
     scores = found(latents.test, logits=read_head(head, latents.test, classes=latents.seen))
@@ -67,12 +68,12 @@ def test_with_exemplars_it_is_the_head_and_a_discriminant_after_alignment(run, t
     assert row.accuracy == pytest.approx(float(right.double().mean()))
 
 
-def test_without_exemplars_stand_ins_are_chosen_on(run, without_memory):
+def test_without_exemplars_samples_are_chosen_on(run, without_memory):
     material = material_of(run, 2, **without_memory)
     blend = blend_of(material, *back_of(run, 2), ENDS)
-    assert [type(part) for part in blend.parts] == [HeadScores, Prototypes, Aligned]
+    assert [type(part) for part in blend.estimators] == [HeadLogits, NearestMean, Aligned]
     # Where the prototypes go, and where latents meet them.
-    moved, there = blend.prototypes.means, blend.parts[2].readout.means
+    moved, there = blend.estimators[1].means, blend.estimators[2].classifier.means
     torch.testing.assert_close(moved, run.evaluations[2].prototypes["ridge"])
     assert torch.equal(there[:6], back_of(run, 2)[0])
     new = run.evaluations[2].aligners["ridge"].align(run.latents[2].new)

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from elign import ByProbe, MeanShift
-from elign.errors import OptionError
 from elign.lab.evaluation.settings import AlignerSettings
+from elign.utils.errors import OptionError
 
 KNOWN = {2: 4, 3: 6}
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 from tests.lab.evaluation.classifier_readings import READINGS
 
-from elign import ByEnergy, ByProbe, Dose
-from elign.offset import best_offset
+from elign import ByEnergy, ByProbe, FixedStrength
+from elign.classifiers.bias import best_offset
 
 SIZES = (4, 2, 2)  # classes of each task of the fixture's run
 ALIGNERS = ("eli", "mean-shift", "ridge", "random-shift", "untrained")
@@ -174,7 +174,7 @@ def gate_weight(slow, gate):
         return soft
     if gate == "by-energy":
         aligner = slow.aligners["eli"]
-        fitted = ByEnergy().calibrate(aligner, slow.latents.new, exemplars)
+        fitted = ByEnergy().fit(aligner, slow.latents.new, exemplars)
         return lambda i: float(aligner.energy(z[i]) < fitted.threshold)
     probe = ByProbe().fit(exemplars, slow.latents.new)
     return lambda i: float(z[i] @ probe.weight + probe.bias > 0)
@@ -203,7 +203,7 @@ def test_gates(slow, run, gate):
 def test_dose(slow, run):
     exemplars, labels = slow.latents.memory, slow.latents.memory_labels
     aligner = slow.aligners["eli"]
-    share = float(Dose().choose(aligner, slow.head, exemplars, labels, known=slow.known).strength)
+    share = float(FixedStrength().fit(aligner, slow.head, exemplars, labels, old_classes=slow.known).strength)
     row = table(run, slow.task)["eli/dose", "fc"]
     latents = [z + share * (one(aligner, z) - z) for z in slow.latents.test]
     slow.check(row, lambda i: slow.logits(latents[i]))
@@ -251,7 +251,7 @@ def test_previous_model(slow, run):
 def test_bias_offset(slow, run):
     with torch.no_grad():
         logits = slow.head(slow.latents.memory)
-    offset = best_offset(logits, slow.latents.memory_labels, known=slow.known)
+    offset = best_offset(logits, slow.latents.memory_labels, old_classes=slow.known)
     assert offset != 0
 
     def score(i):
@@ -309,10 +309,10 @@ def test_no_memory_leaves_out_what_needs_it(bare_run):
         assert {classifier for _, classifier in names} == {"fc", "prototypes", "blend"}
         assert {name for name, c in names if c == "fc"} == FC - {"eli/by-probe", "bias-offset"}
     latents, aligner = bare_run.latents[2], bare_run.evaluations[2].aligners["eli"]
-    gate = ByEnergy(quantile=0.05).calibrate(aligner, latents.new)
+    gate = ByEnergy(quantile=0.05).fit(aligner, latents.new)
     share = float(gate(latents.test, aligner=aligner).float().mean())
     assert table(bare_run, 3)["eli/by-energy", "fc"].aligned_share == pytest.approx(share)
-    dose = Dose().choose(aligner, bare_run.heads[2], latents.new, latents.new_labels, known=6).strength
+    dose = FixedStrength().fit(aligner, bare_run.heads[2], latents.new, latents.new_labels, old_classes=6).strength
     assert table(bare_run, 3)["eli/dose", "fc"].aligned_share == pytest.approx(float(dose))
 
 

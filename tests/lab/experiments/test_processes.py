@@ -14,7 +14,6 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file
 
-from elign.errors import OptionError
 from elign.lab.evaluation.metrics import average_accuracy, curve
 from elign.lab.evaluation.results import read_results
 from elign.lab.experiments.base_bench import BaseBench
@@ -22,6 +21,7 @@ from elign.lab.experiments.engine import Engine
 from elign.lab.experiments.processes import LostProcessError, check_connection
 from elign.lab.experiments.run_folder import RunFolder
 from elign.lab.experiments.session import begin, go_on
+from elign.utils.errors import OptionError
 
 SCRIPT = Path(__file__).with_name("two_processes.py")
 QUICK = ("data=digits", "preset=smoke", "protocol.first=4", "protocol.increment=3", "train.checkpoint_minutes=0")

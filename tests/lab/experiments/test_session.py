@@ -10,7 +10,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from elign import Blend
+from elign import Voting
 from elign.lab.evaluation.results import read_results
 from elign.lab.experiments import classification
 from elign.lab.experiments.run_config import ConfigError
@@ -61,7 +61,7 @@ def test_every_learner_learns_and_is_read_beside_its_controls(tmp_path, console,
     assert {row.classifier for row in rows(folder)} == {"fc", "nearest-mean", "prototypes", "blend"}
     for number, ends in ((1, [4]), (2, [4, 7])):
         assert (folder.task(number) / "aligners" / "eli.safetensors").is_file()
-        assert Blend.load(folder.task(number) / "aligners" / "blend.safetensors").ends == ends
+        assert Voting.load(folder.task(number) / "aligners" / "blend.safetensors").task_boundaries == ends
     assert (folder.path / "results.csv").read_text().startswith("task,")
     facts = read_results(folder.path / "results.jsonl")
     assert facts.facts["environment"]["torch"] == torch.__version__

@@ -13,7 +13,6 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from elign.errors import OptionError
 from elign.lab.cli import main as command
 from elign.lab.data.memory_split import MemorySplit
 from elign.lab.experiments.crew import Crew
@@ -24,6 +23,7 @@ from elign.lab.experiments.run_config import compose
 from elign.lab.experiments.training import Task, teach
 from elign.lab.learners import make_learner
 from elign.lab.models import make_backbone
+from elign.utils.errors import OptionError
 
 IMAGES = 70
 

@@ -7,13 +7,13 @@ import torch
 from hydra.core.config_store import ConfigStore
 from torch.nn import functional as F
 
-from elign.errors import OptionError
 from elign.lab.experiments.config_errors import ConfigError
 from elign.lab.experiments.run_config import compose
 from elign.lab.learners import LEARNERS, REGISTERED, make_learner, register_learner
 from elign.lab.learners.losses import distillation, less_forget, margin_ranking
 from elign.lab.models import make_backbone
 from elign.lab.models.two_branch import ScaledConv2d, TwoBranch
+from elign.utils.errors import OptionError
 
 
 def made(name, tasks=(4, 2), seed=0, **options):

@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch import nn
 
-from elign.errors import OptionError
 from elign.lab.models.heads import CosineHead, LinearHead, SplitCosineHead, directions
+from elign.utils.errors import OptionError
 
 COSINE_HEADS = [lambda: CosineHead(3, 4), lambda: SplitCosineHead(3, 2, 2)]
 

@@ -1,9 +1,9 @@
 import pytest
 import torch
 
-from elign.errors import LatentError
 from elign.lab.models.heads import CosineHead, SplitCosineHead
 from elign.lab.models.imprint import imprint
+from elign.utils.errors import LatentError
 
 
 def two_old_two_new():

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from elign.errors import OptionError
 from elign.lab.models.small_conv import SmallConv
+from elign.utils.errors import OptionError
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28), (3, 32, 32)])

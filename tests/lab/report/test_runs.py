@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from elign.energy_aligner import EnergyAligner
+from elign.aligners.energy import EnergyAligner
 from elign.lab.cli import main
 from elign.lab.experiments.run_folder import RunError, RunFolder
 from elign.lab.json_file import read_object, write_object

@@ -34,9 +34,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def _load(path: Path) -> Aligner:
     from elign import Aligner, OptionError
-    from elign.storage import Storable
+    from elign.utils.fitted import FittedModule
 
-    found = Storable.load(path)
+    found = FittedModule.load(path)
     if not isinstance(found, Aligner):
         raise OptionError(
             f"{path} holds a {type(found).__name__}, and this takes an aligner: in Python, attach it to its model, and "

@@ -25,13 +25,13 @@ def run(args: argparse.Namespace, console: Console) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from elign.errors import ElignError
     from elign.lab.commands.show import edition_notes
     from elign.lab.evaluation.catalogue import DEFAULT
     from elign.lab.evaluation.metrics import summarise
     from elign.lab.evaluation.table import HEAD
     from elign.lab.experiments.run_folder import RunFolder
     from elign.lab.experiments.words import learner_words, protocol_words
+    from elign.utils.errors import ElignError
 
     if not args.folder.is_dir():
         raise FileNotFoundError(f"there is no folder {args.folder}; runs are in 'out' unless out=DIR said otherwise")

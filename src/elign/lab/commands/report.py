@@ -39,8 +39,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console) -> None:
     """Read, and write what was asked for."""
     # Imported here, so that `elign --help` does not wait for scikit-learn, matplotlib and plotly.
-    from elign.files import write_text_atomic
     from elign.lab.report.runs import find_runs, read_runs
+    from elign.utils.files import write_text_atomic
 
     folders = find_runs(args.runs or [RUNS])
     experiments, problems = read_runs(folders)

@@ -87,9 +87,9 @@ def _sections(args: argparse.Namespace, experiments: Sequence[Experiment]) -> li
 
 def _show(experiment: Experiment, console: Console, *, page: Path | None, section: str) -> None:
     """A finished experiment on the terminal, in a file and, if there is a page for it, in a section of the page."""
-    from elign.files import write_text_atomic
     from elign.lab.pages import update_section
     from elign.lab.reproduce.sheet import print_sheet, sheet_csv, sheet_markdown
+    from elign.utils.files import write_text_atomic
 
     sheet, request = experiment.sheet(), experiment.request
     print_sheet(sheet, console)

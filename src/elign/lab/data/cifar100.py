@@ -9,13 +9,13 @@ import logging
 import os
 from pathlib import Path
 
-from elign.files import write_bytes_atomic
 from elign.lab.data.archives import read_members
 from elign.lab.data.cifar_files import BINARY, PYTHON, CifarSpec, Layout, read_names, read_split
 from elign.lab.data.dataset import ImageData
 from elign.lab.data.errors import DamagedFileError, DataError, DatasetNotFoundError
 from elign.lab.data.fetch import data_dir as resolve_data_dir
 from elign.lab.data.fetch import download
+from elign.utils.files import write_bytes_atomic
 
 _NAMES_BYTES = 1 << 16
 _log = logging.getLogger(__name__)

@@ -18,8 +18,8 @@ from urllib.parse import urlsplit
 
 import platformdirs
 
-from elign.files import replacing
 from elign.lab.data.errors import DataError, FetchError
+from elign.utils.files import replacing
 
 _CHUNK = 1 << 16
 _log = logging.getLogger(__name__)

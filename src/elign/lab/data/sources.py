@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from elign.files import replacing
 from elign.lab.data.archives import read_members
 from elign.lab.data.errors import DamagedFileError, FetchError
 from elign.lab.data.fetch import download
 from elign.lab.data.idx import IdxFile, read_content
+from elign.utils.files import replacing
 
 _MESSAGE_CHARACTERS = 300
 

@@ -27,8 +27,8 @@ import sys
 import torch
 from torch import Tensor
 
-from elign.errors import ElignError
 from elign.lab.detection import ops
+from elign.utils.errors import ElignError
 
 _NMS = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 _SCHEMAS = {

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from elign.aligner import Aligner
+from elign.aligners.base import Aligner
+from elign.classifiers.nearest_mean import NearestMean
 from elign.lab.models.heads import directions
 from elign.lab.seeds import derive_seed
-from elign.prototypes import Prototypes
 
 
 def count_classes(labels: Tensor) -> int:
@@ -20,7 +20,7 @@ def count_classes(labels: Tensor) -> int:
 
 def class_means(latents: Tensor, labels: Tensor, classes: range) -> Tensor:
     """Mean latent of each class, (len(classes), D), in class order. Every class must have at least one row."""
-    return Prototypes().add(latents, labels - classes.start).means
+    return NearestMean(normalize=False).fit(z=latents, labels=labels - classes.start).means
 
 
 def cosines(latents: Tensor, means: Tensor) -> Tensor:

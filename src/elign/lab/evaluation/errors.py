@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from elign.errors import ElignError
+from elign.utils.errors import ElignError
 
 
 class EvaluationError(ElignError, ValueError):

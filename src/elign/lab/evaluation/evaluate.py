@@ -16,8 +16,9 @@ from itertools import accumulate
 import torch
 from torch import Tensor, nn
 
-from elign.aligner import Aligner
-from elign.blend import Blend
+from elign.aligners.base import Aligner
+from elign.classifiers.nearest_mean import NearestMean
+from elign.classifiers.voting import Voting
 from elign.lab.evaluation.blending import blend_of, blend_readings
 from elign.lab.evaluation.class_means import class_means, count_classes, move_prototypes
 from elign.lab.evaluation.drift import Drift, measure_drift
@@ -30,7 +31,6 @@ from elign.lab.evaluation.scoring import Row, score
 from elign.lab.evaluation.settings import AlignerSettings
 from elign.lab.evaluation.spaces import Space, make_space, read_head
 from elign.lab.seeds import derive_seed
-from elign.prototypes import NearestMean
 
 FORWARD = ("none", "mean-shift", "ridge", "eli", "local-shift")
 """Names of the forward prototypes, in the order of their rows."""
@@ -52,7 +52,7 @@ class TaskEvaluation:
     rows: list[Row]
     aligners: dict[str, Aligner]
     prototypes: dict[str, Tensor]
-    blend: Blend | None
+    blend: Voting | None
     seconds: dict[str, float]
     drift: dict[str, Drift]
 
@@ -132,7 +132,7 @@ def _evaluate_first(current: TaskLatents, head: nn.Module, *, settings: AlignerS
     prototypes: dict[str, Tensor] = {}
     if settings.space == "latent":
         if count_classes(current.memory_labels) == current.seen:
-            scores = NearestMean().add(current.memory, current.memory_labels)(current.test)
+            scores = NearestMean().fit(z=current.memory, labels=current.memory_labels)(current.test)
             readings.append(Reading("base", "nearest-mean", True, scores))
         born = class_means(current.new, current.new_labels, range(current.seen))
         # Copies: a file of tensors takes none that share their memory.

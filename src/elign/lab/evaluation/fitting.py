@@ -9,14 +9,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from elign.aligner import Aligner, FitReport, Progress
-from elign.controls import MeanShift, RandomShift, Ridge
-from elign.energy_aligner import EnergyAligner
+from elign.aligners.base import Aligner, FitReport
+from elign.aligners.energy import EnergyAligner
+from elign.aligners.kernel import LocalShift
+from elign.aligners.linear import MeanShift, RandomShift, Ridge
 from elign.lab.evaluation.settings import AlignerSettings
 from elign.lab.seeds import derive_seed
-from elign.local_shift import LocalShift
+from elign.utils.fitted import register
+from elign.utils.tensors import Progress
 
 
+@register
 class UntrainedEnergyAligner(EnergyAligner):
     """Descends the energy model that `EnergyAligner` of the same seed starts from: does training matter at all?
 

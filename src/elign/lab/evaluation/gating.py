@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from elign.aligner import Aligner
-from elign.dose import Dose
-from elign.gates import ByEnergy, ByPrediction, ByProbe
+from elign.aligners.base import Aligner
+from elign.gates.by_energy import ByEnergy
+from elign.gates.by_prediction import ByPrediction
+from elign.gates.by_probe import ByProbe
+from elign.gates.fixed_strength import FixedStrength
 from elign.lab.evaluation.material import Material
 from elign.lab.evaluation.spaces import Space
 
@@ -33,11 +35,11 @@ def gate_weights(
         Weights (N,) by the gate's name.
     """
     weights = {
-        "by-prediction": ByPrediction(known=known)(rows, head=space.logits),
-        "by-prediction-soft": ByPrediction(known=known, soft=True)(rows, head=space.logits),
+        "by-prediction": ByPrediction(old_classes=known)(rows, head=space.logits),
+        "by-prediction-soft": ByPrediction(old_classes=known, soft=True)(rows, head=space.logits),
     }
     energy = ByEnergy(quantile=quantile)
-    energy.calibrate(aligner, space.values(new), None if old is None else space.values(old))
+    energy.fit(aligner, space.values(new), None if old is None else space.values(old))
     weights["by-energy"] = energy(space.values(rows), aligner=aligner)
     if old is not None:
         # The whole row: in the logit space the new classes' logits tell old from new as well.
@@ -50,6 +52,8 @@ def dose_weights(material: Material) -> Tensor:
     latents, labels = material.new, material.new_labels
     if material.has_exemplars_of_both:
         latents, labels = material.memory, material.memory_labels
-    dose = Dose().choose(material.aligners["eli"], material.space.logits, latents, labels, known=material.known)
+    dose = FixedStrength().fit(
+        material.aligners["eli"], material.space.logits, latents, labels, old_classes=material.known
+    )
     weights: Tensor = dose(material.test)
     return weights

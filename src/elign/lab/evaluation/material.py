@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from elign.aligner import Aligner
+from elign.aligners.base import Aligner
 from elign.lab.evaluation.class_means import count_classes
 from elign.lab.evaluation.latents import TaskLatents
 from elign.lab.evaluation.spaces import Space

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from elign.classifiers.bias import best_offset, offset_scores
+from elign.classifiers.nearest_mean import NearestMean
 from elign.lab.evaluation.class_means import cosines
 from elign.lab.evaluation.gating import dose_weights, gate_weights
 from elign.lab.evaluation.material import Material
-from elign.offset import best_offset, offset_scores
-from elign.prototypes import NearestMean
 
 MOVED_ALWAYS = ("eli", "mean-shift", "ridge")
 """Aligners that are read with every sample aligned."""
@@ -76,8 +76,8 @@ def label_free_readings(material: Material, *, quantile: float) -> Iterator[Read
         yield Reading("eli/dose", "fc", True, material.space.logits(material.move_test("eli", doses)), doses)
     if material.has_exemplars_of_both:
         logits = material.space.logits(material.memory)
-        offset = best_offset(logits, material.memory_labels, known=material.known)
-        shifted = offset_scores(material.space.logits(material.test).double(), [offset], ends=[material.known])
+        offset = best_offset(logits, material.memory_labels, old_classes=material.known)
+        shifted = offset_scores(material.space.logits(material.test).double(), [offset], boundaries=[material.known])
         yield Reading("bias-offset", "fc", True, shifted)
 
 
@@ -115,7 +115,9 @@ def classifiers(material: Material) -> dict[str, Classifier]:
     """The model's own head and, where rows are latents and every class has an exemplar, the nearest mean."""
     found: dict[str, Classifier] = {"fc": lambda rows, exemplars: material.space.logits(rows)}
     if material.space.has_latents and material.has_all_exemplars:
-        found["nearest-mean"] = lambda rows, exemplars: NearestMean().add(exemplars, material.memory_labels)(rows)
+        found["nearest-mean"] = lambda rows, exemplars: NearestMean().fit(z=exemplars, labels=material.memory_labels)(
+            rows
+        )
     return found
 
 

@@ -14,11 +14,11 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from elign.files import write_text_atomic
 from elign.lab.evaluation.evaluate import TaskEvaluation
 from elign.lab.evaluation.scoring import Row
 from elign.lab.json_file import digest_of
 from elign.lab.tensor_file import MAKE_AGAIN, DamagedRunError
+from elign.utils.files import write_text_atomic
 
 JSON_NAME, CSV_NAME = "results.jsonl", "results.csv"
 VERSION = 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from elign.errors import OptionError
+from elign.utils.errors import OptionError
 
 SpaceName = Literal["latent", "logits"]
 

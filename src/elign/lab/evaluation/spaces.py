@@ -10,10 +10,10 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from elign.extraction import evaluating
-from elign.head_outputs import logits_of
 from elign.lab.evaluation.errors import EvaluationError
 from elign.lab.evaluation.settings import SpaceName
+from elign.utils.extraction import evaluating
+from elign.utils.heads import logits_of
 
 
 class Space(Protocol):

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from elign.files import write_bytes_atomic
 from elign.lab.evaluation.results import JSON_NAME
 from elign.lab.experiments.kinds import kind_of
 from elign.lab.experiments.run_folder import ARCHIVED, RunError, RunFolder
+from elign.utils.files import write_bytes_atomic
 
 _PLACES = ("out", "start_from", "data.data_dir")
 """Settings that say where something is and nothing of what comes of it."""

@@ -7,12 +7,12 @@ from typing import Any, ClassVar
 
 import torch
 
-from elign.errors import OptionError
 from elign.lab.data.protocol import Protocol
 from elign.lab.experiments.engine import Engine
 from elign.lab.experiments.run_sections import TrainConfig
 from elign.lab.experiments.speed import Speed
 from elign.lab.seeds import derive_seed
+from elign.utils.errors import OptionError
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Iterable
 
-from elign.errors import ElignError
+from elign.utils.errors import ElignError
 
 
 class ConfigError(ElignError, ValueError):

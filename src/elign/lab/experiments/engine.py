@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from elign.errors import OptionError
 from elign.lab.experiments.processes import (
     WAIT,
     check_connection,
@@ -19,6 +18,7 @@ from elign.lab.experiments.processes import (
     started_by_torchrun,
 )
 from elign.lab.experiments.synced_norm import synchronise
+from elign.utils.errors import OptionError
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric

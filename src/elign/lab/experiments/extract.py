@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from elign.extraction import extract_pairs
 from elign.lab.data.split import Split
 from elign.lab.experiments.crew import call_all
 from elign.lab.experiments.engine import Engine
 from elign.lab.models.classifier import Classifier
 from elign.lab.seeds import derive_seed
+from elign.utils.extraction import extract_pairs
 
 
 @torch.no_grad()

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from elign.errors import ElignError
 from elign.lab.experiments.engine import Engine
 from elign.lab.experiments.run_sections import TrainConfig
+from elign.utils.errors import ElignError
 
 
 class DivergedError(ElignError):

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import torch
 
-from elign.errors import ElignError
+from elign.utils.errors import ElignError
 
 WAIT = timedelta(days=2)
 """How long processes wait for each other. While the first one fits aligners the others have nothing to do; that one is

@@ -25,10 +25,10 @@ from typing import Any
 
 from torch import Tensor
 
-from elign.errors import ElignError
 from elign.lab.evaluation.results import JSON_NAME, Results, read_results, write_csv, write_results
 from elign.lab.json_file import read_object, write_object
 from elign.lab.tensor_file import MAKE_AGAIN, DamagedRunError, read_tensors, write_tensors
+from elign.utils.errors import ElignError
 
 FORMAT = 1
 ARCHIVED = "archived"

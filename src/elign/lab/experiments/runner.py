@@ -16,7 +16,6 @@ from typing import Any
 
 from torch import Tensor
 
-from elign.errors import OptionError
 from elign.lab.data.memory import Memory
 from elign.lab.experiments.crew import Crew
 from elign.lab.experiments.editions import of_edition, refuse_newer
@@ -24,6 +23,7 @@ from elign.lab.experiments.kind import Finished, Kind, Say, Show
 from elign.lab.experiments.loop import Moment, Place
 from elign.lab.experiments.run_folder import RunFolder
 from elign.lab.tensor_file import MAKE_AGAIN, DamagedRunError
+from elign.utils.errors import OptionError
 
 
 def run(

@@ -97,7 +97,7 @@ def run_seed(config: ToyConfig, data: ImageData, seed: int, tell: Tell) -> tuple
     aligned = walk[-1]
     moved = (aligned - z_old).norm(dim=1).mean().item()
     controls = {
-        "ridge": elign.Ridge(),
+        "ridge": elign.Ridge(penalty=0.1),
         "mean-shift": elign.MeanShift(),
         "random-shift": elign.RandomShift(norm=moved, seed=derive_seed(seed, "random shift")),
     }

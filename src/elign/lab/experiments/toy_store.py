@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from elign.files import write_bytes_atomic, write_text_atomic
 from elign.lab.experiments.toy_result import Picture, SeedResult
 from elign.lab.json_file import read_object, write_object
+from elign.utils.files import write_bytes_atomic, write_text_atomic
 
 _MAX_PICTURE_BYTES = 1 << 30
 

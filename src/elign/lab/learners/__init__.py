@@ -7,13 +7,13 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from elign.errors import OptionError
 from elign.lab.learners.aanet import AANet
 from elign.lab.learners.finetune import FineTune, Joint
 from elign.lab.learners.icarl import ICarl
 from elign.lab.learners.learner import Learner, Loss
 from elign.lab.learners.lucir import Lucir
 from elign.lab.models.blocks import Backbone
+from elign.utils.errors import OptionError
 
 __all__ = ["LEARNERS", "REGISTERED", "Learner", "Loss", "make_learner", "register_learner"]
 

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from elign.errors import OptionError
 from elign.lab.learners.with_teacher import WithTeacher
 from elign.lab.models.blocks import Backbone
 from elign.lab.models.classifier import Classifier
 from elign.lab.models.heads import CosineHead, LinearHead, SplitCosineHead
 from elign.lab.models.imprint import imprint
+from elign.utils.errors import OptionError
 
 
 class Loss(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Self
 
 from torch import Tensor, nn
 
-from elign.errors import OptionError
+from elign.utils.errors import OptionError
 
 
 class WithTeacher(nn.Module):

@@ -9,11 +9,11 @@ import difflib
 from collections.abc import Callable
 from functools import partial
 
-from elign.errors import OptionError
 from elign.lab.models.blocks import Backbone
 from elign.lab.models.cifar_resnet import CifarResNet
 from elign.lab.models.resnet18 import ResNet18
 from elign.lab.models.small_conv import SmallConv
+from elign.utils.errors import OptionError
 
 __all__ = ["BACKBONES", "Backbone", "UnknownBackboneError", "make_backbone"]
 

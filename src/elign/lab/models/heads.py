@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from elign.errors import OptionError
+from elign.utils.errors import OptionError
 
 
 def directions(vectors: Tensor) -> Tensor:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from elign.checks import check_finite
-from elign.errors import LatentError
 from elign.lab.models.heads import SplitCosineHead, directions
+from elign.utils.checks import check_finite
+from elign.utils.errors import LatentError
 
 
 @torch.no_grad()

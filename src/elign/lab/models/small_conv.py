@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from elign.errors import OptionError
 from elign.lab.models.blocks import Backbone, initialise_convolutions
+from elign.utils.errors import OptionError
 
 
 class SmallConv(Backbone):

@@ -11,8 +11,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from elign.errors import OptionError
 from elign.lab.models.blocks import Backbone
+from elign.utils.errors import OptionError
 
 Plasticity = Literal["free", "scaled", "fixed"]
 

@@ -15,13 +15,13 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
-from elign.files import write_bytes_atomic
 from elign.lab.experiments.toy_result import READINGS, Picture, ToyResult
 from elign.lab.report.embedding import Embedding, embed
 from elign.lab.report.latent_figure import class_name
 from elign.lab.report.palette import class_colour, light
 from elign.lab.report.summary import CONTROLS, mean_and_spread_text
 from elign.lab.report.toy_figures import seed_offsets
+from elign.utils.files import write_bytes_atomic
 
 INCHES = (15.0, 5.4)
 PIXELS_PER_INCH = 100

@@ -18,7 +18,6 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
-from elign.files import write_bytes_atomic
 from elign.lab.evaluation.catalogue import READINGS
 from elign.lab.report.palette import light
 from elign.lab.report.run_matrices import NUMBERED_TASKS
@@ -26,6 +25,7 @@ from elign.lab.report.run_readings import ALIGNER_COLOURS, GROUP_COLOURS, ORACLE
 from elign.lab.report.run_trade_off import label_places, old_and_new
 from elign.lab.report.runs import Experiment
 from elign.lab.report.spread import deviation
+from elign.utils.files import write_bytes_atomic
 
 PIXELS_PER_INCH = 150
 # What the points of a scatter plot are spread over, in units of the size of its names.

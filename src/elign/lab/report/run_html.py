@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from elign.files import write_text_atomic
 from elign.lab.report.run_paper import paper_section
 from elign.lab.report.run_sections import comparison_section, experiment_sections, summary_section
 from elign.lab.report.runs import Experiment
 from elign.lab.report.sections import Section, page_of
+from elign.utils.files import write_text_atomic
 
 
 def run_html(

@@ -14,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from elign.aligner import Aligner
-from elign.energy_aligner import EnergyAligner
+from elign.aligners.base import Aligner
+from elign.aligners.energy import EnergyAligner
 from elign.lab.evaluation.latents import TaskLatents
 from elign.lab.evaluation.spaces import Space, make_space
 from elign.lab.experiments.run_folder import RunFolder

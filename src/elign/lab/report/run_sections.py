@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
-from elign.errors import ElignError
 from elign.lab.evaluation.table import NEAREST_MEAN
 from elign.lab.experiments.kinds import kind_of
 from elign.lab.report.embedding import embed
@@ -27,6 +26,7 @@ from elign.lab.report.run_trade_off import trade_off_figure
 from elign.lab.report.runs import Experiment, flat_config
 from elign.lab.report.sections import Piece, Section, boxed, drawing, folded, heading, joined, table, words
 from elign.lab.report.toy_figures import energy_figure, heat_figure
+from elign.utils.errors import ElignError
 
 SORT = "Choose a column title to sort by it; a third time restores this order."
 

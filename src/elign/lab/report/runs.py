@@ -12,7 +12,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from elign.errors import ElignError
 from elign.lab.evaluation.catalogue import READINGS
 from elign.lab.evaluation.metrics import Summary, accuracy_matrix, curve, summarise
 from elign.lab.evaluation.scoring import Row
@@ -22,6 +21,7 @@ from elign.lab.experiments.editions import other_edition
 from elign.lab.experiments.kinds import DETECTION, kind_of
 from elign.lab.experiments.run_folder import RunError, RunFolder, go_on_command
 from elign.lab.experiments.words import protocol_words
+from elign.utils.errors import ElignError
 
 _NOT_TOLD_APART = ("seed", "out", "start_from", "preset")
 

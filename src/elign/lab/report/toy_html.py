@@ -5,7 +5,6 @@ from __future__ import annotations
 from html import escape
 from pathlib import Path
 
-from elign.files import write_text_atomic
 from elign.lab.experiments.toy_result import READINGS, ToyResult
 from elign.lab.report.embedding import Embedding, embed
 from elign.lab.report.figure import Figure
@@ -14,6 +13,7 @@ from elign.lab.report.page import Cell, Grid, figure_html, fill, pairs_html, pro
 from elign.lab.report.spread import seeds_text
 from elign.lab.report.summary import toy_summary
 from elign.lab.report.toy_figures import accuracy_figure, energy_figure, heat_figure, loss_figure
+from elign.utils.files import write_text_atomic
 
 
 def _readings_table(result: ToyResult) -> str:

@@ -19,13 +19,13 @@ import torch
 from rich.console import Console
 
 import elign
-from elign.files import write_text_atomic
 from elign.lab.environment import describe_environment
 from elign.lab.report import paper
 from elign.lab.reproduce.grid import command
 from elign.lab.reproduce.jobs import Experiment, Job
 from elign.lab.reproduce.request import Request
 from elign.lab.reproduce.sheet import Grid, Sheet
+from elign.utils.files import write_text_atomic
 
 BATCH, STEPS, PAIRS = 128, 30, 5000
 _PRINTED_DIM = 64

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from elign.errors import ElignError
 from elign.lab.evaluation.results import JSON_NAME, Results
 from elign.lab.experiments.editions import of_edition
 from elign.lab.experiments.kinds import CLASSIFICATION, kind_named
 from elign.lab.experiments.run_config import TrainConfig
 from elign.lab.experiments.run_folder import RunError, RunFolder
 from elign.lab.reproduce.base_runs import BaseRun, Evaluation, digests, first_task_key
+from elign.utils.errors import ElignError
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from elign.errors import ElignError, OptionError
 from elign.lab.experiments.kinds import CLASSIFICATION
 from elign.lab.extras import MissingExtraError
 from elign.lab.learners import REGISTERED
 from elign.lab.sweep.plan import Cell
 from elign.lab.sweep.worker import do_run
+from elign.utils.errors import ElignError, OptionError
 
 _LOOK_SECONDS = 1.0
 

@@ -16,10 +16,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from elign.errors import ElignError
 from elign.lab.experiments.run_folder import RunFolder
 from elign.lab.reproduce.store import tasks_read
 from elign.lab.sweep.plan import Cell
+from elign.utils.errors import ElignError
 
 
 @dataclass

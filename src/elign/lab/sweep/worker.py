@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from elign.errors import ElignError
 from elign.lab.data.errors import DataError
 from elign.lab.learners import LEARNERS, register_learner
 from elign.lab.sweep.plan import plan_runs
+from elign.utils.errors import ElignError
 
 
 def do_run(

@@ -7,10 +7,10 @@ import random
 import pytest
 import torch
 
-from elign.errors import OptionError
 from elign.lab.detection.data.split import Objects
 from elign.lab.detection.evaluation.average_precision import Detections, average_precisions
 from elign.lab.evaluation.errors import EvaluationError
+from elign.utils.errors import OptionError
 
 A, B, C = (0, 0, 10, 10), (20, 20, 30, 30), (40, 40, 50, 50)
 NOWHERE = (70, 70, 80, 80)

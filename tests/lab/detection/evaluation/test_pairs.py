@@ -6,9 +6,9 @@ import pytest
 import torch
 from torchvision.ops import box_iou
 
-from elign.errors import OptionError
 from elign.lab.detection.evaluation.pairs import region_pairs
 from elign.lab.evaluation.errors import EvaluationError
+from elign.utils.errors import OptionError
 
 
 @pytest.fixture

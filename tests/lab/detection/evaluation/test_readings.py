@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from elign import ByEnergy, OldOutputs, attach
-from elign.errors import OptionError
+from elign import ByEnergy, SplitOutputs, attach
 from elign.lab.detection.evaluation.matching import old_regions
 from elign.lab.detection.evaluation.reading_images import read_images, read_regions
 from elign.lab.detection.evaluation.readings import REGION_READINGS, RegionReadings
 from elign.lab.evaluation.catalogue import READINGS
 from elign.lab.evaluation.errors import EvaluationError
 from elign.lab.evaluation.settings import AlignerSettings
+from elign.utils.errors import OptionError
 
 LABEL_FREE = {"base", "eli/all", "eli/by-prediction", "eli/by-energy", "mean-shift/all"}
 LABEL_FREE |= {"eli/old-classes", "ridge/old-classes"}
@@ -98,7 +98,7 @@ def test_by_prediction_moves_what_the_head_takes_for_old_but_not_for_background(
 
 def test_by_energy_moves_regions_of_low_energy(world, taken):
     gate = ByEnergy(quantile=world.settings.energy_quantile)
-    gate.calibrate(world.readings.aligners["eli"], world.regions.latents)
+    gate.fit(world.readings.aligners["eli"], world.regions.latents)
     energies = world.readings.aligners["eli"].energy(world.regions.latents).detach()
     close(
         taken["eli/by-energy"].detections,
@@ -128,7 +128,7 @@ def test_scores_of_old_classes_are_those_of_the_moved_region(world, taken, name)
 
 
 def test_an_aligner_attached_for_old_classes_gives_the_same(world, taken):
-    old = OldOutputs(range(1, 3), background=0)
+    old = SplitOutputs(range(1, 3), background=0)
     with (
         torch.no_grad(),
         attach(world.current, "roi_heads.box_predictor", world.readings.aligners["ridge"], outputs=old),

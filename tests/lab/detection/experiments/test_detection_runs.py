@@ -11,7 +11,6 @@ import sys
 import pytest
 from tests.lab.editions import read_in_edition
 
-from elign.errors import OptionError
 from elign.lab.cli import main
 from elign.lab.detection.evaluation.readings import REGION_READINGS
 from elign.lab.detection.experiments.detection import KIND
@@ -21,6 +20,7 @@ from elign.lab.experiments.kinds import DETECTION
 from elign.lab.experiments.run_folder import RunError, RunFolder
 from elign.lab.experiments.session import begin, go_on, read_again
 from elign.lab.extras import MissingExtraError
+from elign.utils.errors import OptionError
 
 
 class StopError(Exception):

@@ -3,9 +3,9 @@ import copy
 import pytest
 import torch
 
-from elign.errors import OptionError
 from elign.lab.detection.learners import LEARNERS, Stage
 from elign.lab.detection.learners.losses import centred_logit_distance, delta_distance, lost_features, lost_regions
+from elign.utils.errors import OptionError
 
 PLAIN = ["objectness", "region_box", "classification", "box"]
 KEPT = {

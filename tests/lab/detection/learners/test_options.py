@@ -1,7 +1,7 @@
 import pytest
 
-from elign.errors import OptionError
 from elign.lab.detection.learners import LEARNERS, make_detection_learner
+from elign.utils.errors import OptionError
 
 
 def never():

@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from elign.errors import OptionError
 from elign.lab.detection.models.passes import roi_losses
+from elign.utils.errors import OptionError
 
 
 def test_the_likeliest_background_region_of_each_image_is_labelled_unknown(make, batch):

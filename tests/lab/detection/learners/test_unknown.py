@@ -3,8 +3,8 @@ import math
 import pytest
 import torch
 
-from elign.errors import LatentError, NotFittedError, OptionError
 from elign.lab.detection.learners.unknown import UnknownByEnergy, free_energy, label_unknown
+from elign.utils.errors import LatentError, NotFittedError, OptionError
 
 
 def test_the_background_with_the_highest_objectness_of_each_image_becomes_unknown():

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torchvision.ops import box_iou
 
-from elign.errors import OptionError
 from elign.lab.detection.data.split import Objects
 from elign.lab.evaluation.errors import EvaluationError
+from elign.utils.errors import OptionError
 
 Method = Literal["area", "11-point"]
 Numbers = npt.NDArray[Any]

@@ -11,11 +11,11 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from elign.errors import OptionError
 from elign.lab.detection.data.tasks import Batches
 from elign.lab.detection.evaluation.matching import overlaps
 from elign.lab.detection.models.detector import Detector
 from elign.lab.evaluation.errors import EvaluationError
+from elign.utils.errors import OptionError
 
 Regions = Literal["objects", "others", "all"]
 

@@ -14,9 +14,11 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from elign.aligner import Aligner
-from elign.errors import OptionError
-from elign.gates import Always, ByEnergy, ByMask, ByPrediction, Gate
+from elign.aligners.base import Aligner
+from elign.attachments.split_outputs import SplitOutputs
+from elign.gates.base import Always, ByMask, Gate
+from elign.gates.by_energy import ByEnergy
+from elign.gates.by_prediction import ByPrediction
 from elign.lab.detection.models.detector import Detector
 from elign.lab.detection.models.passes import Regions, RoiOutputs
 from elign.lab.evaluation.catalogue import READINGS
@@ -24,7 +26,7 @@ from elign.lab.evaluation.errors import EvaluationError
 from elign.lab.evaluation.fitting import fit_backward
 from elign.lab.evaluation.settings import AlignerSettings
 from elign.lab.seeds import derive_seed
-from elign.outputs import OldOutputs
+from elign.utils.errors import OptionError
 
 REGION_READINGS = (
     "base",
@@ -71,8 +73,8 @@ class RegionReadings:
 
     Args:
         aligners: Fitted aligners by name, as `fit_backward` gives them.
-        gates: Label-free gates of ELI by name. `elign.ByPrediction` needs `known=[1, ..., known]`, since a head's first
-            output is the background.
+        gates: Label-free gates of ELI by name. `elign.ByPrediction` needs `old_classes=[1, ..., known]`: output 0
+            is the background.
         known: Number of classes before the task.
         names: Readings to take: those of `REGION_READINGS`, or any `<aligner>/oracle`, `<aligner>/all` and
             `eli/<gate>` that is in the catalogue of readings, likewise `<aligner>/old-classes`.
@@ -125,9 +127,9 @@ class RegionReadings:
         if settings.space != "latent":
             raise OptionError(f"regions are read through their latents; space={settings.space!r} is for classification")
         aligners = fit_backward(previous, current, old=old, settings=settings, seed=seed)
-        energy = ByEnergy(quantile=settings.energy_quantile).calibrate(aligners["eli"], current, old)
+        energy = ByEnergy(quantile=settings.energy_quantile).fit(aligners["eli"], current, old)
         gates: dict[str, Gate] = {
-            "by-prediction": ByPrediction(known=list(range(1, 1 + known))),
+            "by-prediction": ByPrediction(old_classes=list(range(1, 1 + known))),
             "by-energy": energy,
         }
         return cls(aligners, gates=gates, known=known, names=names, seed=seed)
@@ -218,8 +220,8 @@ class _Batch:
         """Detections of old classes off moved regions, of all others off the regions as they are."""
         detector = self._detector
         said = [detector.roi_heads.box_predictor(z) for z in (latents, moved)]
-        old = OldOutputs(range(1, 1 + self._readings.known), background=0)
-        logits, deltas = old.read(*((detector.known_logits(logits), deltas) for logits, deltas in said))
+        old = SplitOutputs(range(1, 1 + self._readings.known), background=0)
+        logits, deltas = old.merge(*((detector.known_logits(logits), deltas) for logits, deltas in said))
         return detector.detections_from(logits, deltas, self._regions)
 
     def oracle(self, name: str, old: Tensor, previous: RoiOutputs | None) -> RegionReading:

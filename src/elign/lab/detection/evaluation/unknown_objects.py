@@ -12,10 +12,10 @@ import torch
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
-from elign.errors import LatentError
 from elign.lab.detection.data.tasks import Batches
 from elign.lab.detection.learners.unknown import UnknownByEnergy, free_energy
 from elign.lab.detection.models.detector import Detector
+from elign.utils.errors import LatentError
 
 MEASURES: Mapping[str, str] = {
     "energy": "ORE's rule: the free energy of the known classes' logits, under two Weibull distributions",

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from elign.errors import OptionError
 from elign.lab.data.memory import Memory
 from elign.lab.detection.data.open import open_detection_data
 from elign.lab.detection.data.split import DetectionData
@@ -21,6 +20,7 @@ from elign.lab.detection.models import make_detector, settings_of
 from elign.lab.experiments.base_bench import BaseBench, make_engine
 from elign.lab.experiments.speed import Speed
 from elign.lab.seeds import derive_seed
+from elign.utils.errors import OptionError
 
 _DETECTOR = ("min_size", "max_size", "anchors", "rois", "pool", "nms", "class_agnostic_boxes")
 

@@ -6,7 +6,6 @@ import difflib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from elign.errors import OptionError
 from elign.lab.detection.learners.faster_ilod import FasterIlod
 from elign.lab.detection.learners.finetune import FineTune, Joint
 from elign.lab.detection.learners.ilod import Ilod
@@ -15,6 +14,7 @@ from elign.lab.detection.learners.learner import DetectionLearner, Fetch, Stage,
 from elign.lab.detection.learners.ore import Ore
 from elign.lab.detection.learners.unknown import UnknownByEnergy, free_energy
 from elign.lab.detection.models.detector import Detector
+from elign.utils.errors import OptionError
 
 __all__ = [
     "LEARNERS",

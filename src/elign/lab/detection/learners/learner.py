@@ -14,11 +14,11 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from elign.errors import OptionError
 from elign.lab.detection.learners.options import checked_options
 from elign.lab.detection.models.detector import Detector
 from elign.lab.detection.models.passes import Look, roi_losses
 from elign.lab.learners.with_teacher import WithTeacher
+from elign.utils.errors import OptionError
 
 Targets = list[dict[str, Tensor]]
 Fetch = Callable[[Tensor], tuple[list[Tensor], Targets]]

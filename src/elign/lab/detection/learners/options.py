@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from elign.errors import OptionError
+from elign.utils.errors import OptionError
 
 
 def checked_options(

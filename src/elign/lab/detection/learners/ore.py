@@ -6,10 +6,10 @@ from types import MappingProxyType
 
 from torch import Tensor
 
-from elign.errors import OptionError
 from elign.lab.detection.learners.learner import FineTuned
 from elign.lab.detection.learners.unknown import label_unknown
 from elign.lab.detection.models.passes import Look, roi_losses
+from elign.utils.errors import OptionError
 
 
 class Ore(FineTuned):

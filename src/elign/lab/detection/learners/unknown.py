@@ -11,7 +11,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from elign.errors import LatentError, NotFittedError, OptionError
+from elign.utils.errors import LatentError, NotFittedError, OptionError
 
 _MARGIN = 0.01  # of the range of the energies: how far below the lowest one a distribution starts
 

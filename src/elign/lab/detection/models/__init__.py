@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from elign.errors import OptionError
 from elign.lab.detection.models.detector import Detector
 from elign.lab.detection.models.errors import DetectorUseError, UnknownDetectorError, WeightsError
 from elign.lab.detection.models.parts import Network
@@ -17,6 +16,7 @@ from elign.lab.detection.models.predictor import Predictor
 from elign.lab.detection.models.resnet_c4 import resnet_c4
 from elign.lab.detection.models.settings import DETECTORS, DetectorSettings, settings_of
 from elign.lab.detection.models.tiny_c4 import tiny_c4
+from elign.utils.errors import OptionError
 
 __all__ = [
     "DETECTORS",

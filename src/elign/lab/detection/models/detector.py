@@ -16,12 +16,12 @@ from torchvision.models.detection.image_list import ImageList
 from torchvision.models.detection.rpn import concat_box_prediction_layers
 from torchvision.models.detection.transform import resize_boxes
 
-from elign.errors import OptionError
 from elign.lab.detection.models.errors import DetectorUseError
 from elign.lab.detection.models.parts import Network, RegionPool
 from elign.lab.detection.models.passes import Look, Regions, RoiOutputs, columns_of, roi_losses
 from elign.lab.detection.models.predictor import Predictor
 from elign.lab.detection.models.settings import DetectorSettings
+from elign.utils.errors import OptionError
 
 Target = dict[str, Tensor]
 Sizes = list[tuple[int, int]]

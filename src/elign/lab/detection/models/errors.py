@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from elign.errors import ElignError, OptionError
+from elign.utils.errors import ElignError, OptionError
 
 
 class UnknownDetectorError(OptionError):

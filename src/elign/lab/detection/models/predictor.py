@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from elign.errors import OptionError
+from elign.utils.errors import OptionError
 
 # Of Fast R-CNN (R. Girshick, ICCV 2015): scores start nearly equal, boxes nearly unchanged.
 _SCORE_STD = 0.01

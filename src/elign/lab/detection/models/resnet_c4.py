@@ -13,10 +13,10 @@ import torchvision
 from torch import nn
 from torchvision.ops import FrozenBatchNorm2d
 
-from elign.errors import OptionError
 from elign.lab.detection.models.parts import Backbone, BoxHead, Network
 from elign.lab.detection.models.settings import DetectorSettings
 from elign.lab.detection.models.weights import load_weights
+from elign.utils.errors import OptionError
 
 _BACKBONE = ("conv1", "bn1", "relu", "maxpool", "layer1", "layer2", "layer3")
 # Parts of the network that are one stage, the stem counted as the first.

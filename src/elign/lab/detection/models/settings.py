@@ -7,8 +7,8 @@ import math
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
-from elign.errors import OptionError
 from elign.lab.detection.models.errors import UnknownDetectorError
+from elign.utils.errors import OptionError
 
 Pair = tuple[int, int]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from elign.errors import OptionError
+from elign.utils.errors import OptionError
 
 # Rows and columns of one table of overlaps: 1 MB in float32, whatever the number of boxes. Measured on a CPU, half or
 # twice of either changes little; much smaller blocks cost calls, much larger ones do not fit its cache.

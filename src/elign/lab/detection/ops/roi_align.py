@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
-from elign.errors import OptionError
+from elign.utils.errors import OptionError
 
 # The largest number of values that regions are given at a time between the two products: 16 MB in float32.
 _VALUES = 4_000_000

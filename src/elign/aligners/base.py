@@ -1,0 +1,359 @@
+"""The contract of all aligners: learn from pairs of latents how to undo drift, then align latents.
+
+Subclasses learn (`_learn`) and move (`_move`); checking, extraction of latents, gating, transport of statistics, saving
+and loading are written here, once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Self, get_args
+
+import torch
+from torch import Tensor, nn
+
+from elign.statistics.class_statistics import ClassStatistics
+from elign.utils.checks import check_finite, check_pairs, check_tensor, check_weights
+from elign.utils.errors import LatentError, OptionError
+from elign.utils.extraction import extract_pairs
+from elign.utils.fitted import FittedModule
+from elign.utils.tensors import Progress
+
+Direction = Literal["backward", "forward"]
+"""Current latents to where the previous model put them, or previous ones to where the current model puts them."""
+
+# Enough rows for means that are steady to a few per cent, few enough that looking at them costs little beside the fit;
+# a few at a time, so that a fit's memory does not grow with them.
+_REPORT_ROWS, _REPORT_BLOCK = 4096, 256
+
+
+@dataclass(frozen=True)
+class FitReport:
+    """What a fit saw and did; `aligner.report` after `fit` or `fit_latents`.
+
+    Means are over training pairs: all of them, or 4096 evenly spread ones when there are more.
+
+    Example:
+        >>> import torch
+        >>> from elign import MeanShift
+        >>> z = torch.randn(100, 4)
+        >>> report = MeanShift().fit_latents(z, z + 1).report
+        >>> report.rows, report.dim, round(report.drift_before, 2), round(report.drift_after, 2)
+        (100, 4, 2.0, 0.0)
+    """
+
+    rows: int
+    """Pairs of latents learned from."""
+    dim: int
+    """Latent dimension."""
+    seconds: float = 0.0
+    """Time of learning, without the extraction of latents."""
+    drift_before: float = 0.0
+    """Mean distance of current from previous latents."""
+    drift_after: float = 0.0
+    """Mean distance of aligned from previous latents; of an aligner that was fitted forward, from current ones."""
+    energy_previous: float | None = None
+    """Mean energy of previous latents under the final weights (energy aligners only; so for the rest)."""
+    energy_current: float | None = None
+    """Mean energy of current latents: higher than `energy_previous` when the fit worked (forward: lower)."""
+    energy_aligned: float | None = None
+    """Mean energy of aligned latents."""
+    loss: Tensor = field(default_factory=lambda: torch.zeros(0), compare=False)
+    """Training loss of each iteration: mean E(previous) - mean E(sampled)."""
+
+
+class Aligner(FittedModule):
+    """Undoes the drift of latents between a previous and a current model. Base class; see `EnergyAligner`.
+
+    State lives in the `state_dict` and moves with `.to()`. Labels never enter: an aligner sees latents only.
+
+    Example:
+        >>> import torch
+        >>> from elign import Aligner, FitReport
+        >>> class Halve(Aligner):                                   # an aligner of one's own: _learn and _move
+        ...     def _learn(self, z_prev, z_cur, progress):
+        ...         return FitReport(rows=len(z_cur), dim=z_cur.shape[1])
+        ...     def _move(self, rows, generator):
+        ...         return rows / 2
+        >>> z = torch.ones(2, 3)
+        >>> Halve().fit_latents(z, 2 * z).align(2 * z, where=torch.tensor([True, False]))
+        tensor([[1., 1., 1.],
+                [2., 2., 2.]])
+    """
+
+    how_to_fit = "fit(...) or fit_latents(...)"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.report: FitReport | None = None
+        # A buffer, so that it travels with the rest of what was learned.
+        with torch.inference_mode(False):
+            self.register_buffer("is_forward", torch.tensor(False))
+
+    @property
+    def direction(self) -> Direction:
+        """Which way it moves latents; `backward` unless it was fitted forward."""
+        return "forward" if self.is_forward else "backward"
+
+    def fit(
+        self,
+        previous: Callable[[Any], Tensor],
+        current: Callable[[Any], Tensor],
+        data: Iterable[Any],
+        *,
+        passes: int = 1,
+        mixup: float | None = None,
+        inputs: Callable[[Any], Any] | None = None,
+        device: torch.device | str | None = None,
+        direction: Direction = "backward",
+        progress: Progress | None = None,
+    ) -> Self:
+        """Learn from data of the current task.
+
+        Each input goes through both models once per pass (the authors' code runs both again in every iteration),
+        without gradients and in evaluation mode. Modules, and modules whose methods are given, are put into that mode
+        and back; if you give other functions, see to it yourself.
+
+        Args:
+            previous: Inputs to latents, before the task was learned. A module, or any callable;
+                `Latents(model, "head")` reads them off a whole model.
+            current: The same after the task was learned.
+            data: Batches of current-task inputs: tensors, or tuples, lists or mappings whose first entry is the input
+                (a `DataLoader`, say). Labels in them are ignored.
+            passes: How often to go through `data`; more than one makes sense when it augments at random.
+            mixup: Alpha of the Beta distribution that blends each batch of images with its own permutation (one
+                coefficient per batch); None for no mixup.
+            inputs: Takes the models' input out of a batch, when it is not simply the first entry.
+            device: Where to run the models' inputs; by default where `current`'s parameters are, if it is a module.
+            direction: `backward`, so that latents of the current model can be moved to where the previous one put
+                them; or `forward`, so that statistics from the previous model's space (`ClassStatistics`) can be moved
+                into the current one's.
+            progress: Called now and then while learning.
+
+        Returns:
+            This aligner, fitted.
+        """
+        z_prev, z_cur = extract_pairs(
+            previous, current, data, passes=passes, mixup=mixup, inputs=inputs, device=device, seed=self._seed()
+        )
+        return self.fit_latents(z_prev, z_cur, direction=direction, progress=progress)
+
+    def fit_latents(
+        self,
+        z_prev: Tensor,
+        z_cur: Tensor,
+        *,
+        direction: Direction = "backward",
+        progress: Progress | None = None,
+    ) -> Self:
+        """Learn from latents of the same inputs under the previous and the current model, both `(N, D)`.
+
+        A fit that is broken off leaves this aligner not fitted.
+
+        Args:
+            z_prev: Latents under the previous model.
+            z_cur: Latents under the current model.
+            direction: As in `fit`.
+            progress: Called now and then while learning.
+
+        Raises:
+            LatentError: If the two do not match row by row, are empty, not floating point, NaN or infinite.
+            OptionError: If there is no such direction.
+        """
+        if direction not in get_args(Direction):
+            raise OptionError(f"direction must be one of {', '.join(get_args(Direction))}, got {direction!r}")
+        z_prev, z_cur = check_pairs(z_prev, z_cur)
+        forward = direction == "forward"
+        # What follows moves latents from `source` to `target`.
+        target, source = (z_cur, z_prev) if forward else (z_prev, z_cur)
+        start = time.perf_counter()
+        # What is learned must not depend on the caller's modes: autocast would round it, and parameters that are made
+        # under inference mode could never be changed again.
+        with torch.inference_mode(False), torch.autocast(z_cur.device.type, enabled=False):
+            try:
+                self._build(source.shape[1])
+                self.to(source.device)
+                self.is_forward = torch.tensor(forward, device=source.device)
+                report = self._learn(target, source, progress)
+                report = replace(report, seconds=time.perf_counter() - start)
+                every = -(-len(source) // _REPORT_ROWS)
+                report = replace(report, **self._means(target[::every], source[::every]))
+                if forward:
+                    swapped = {"energy_previous": report.energy_current, "energy_current": report.energy_previous}
+                    report = replace(report, **swapped)  # type: ignore[arg-type]
+                self.report = report
+            except BaseException:
+                self._forget()
+                self.report = None
+                raise
+        return self
+
+    def align(self, z: Tensor, *, where: Tensor | None = None, generator: torch.Generator | None = None) -> Tensor:
+        """Move latents to where the previous model would have put them (or forward, if it was fitted so).
+
+        Args:
+            z: Latents `(..., D)` of the current model (forward: of the previous one), any floating dtype, any device.
+            where: Which rows to move, of shape `(...)`: a bool mask, or a weight per row (0 leaves a row as it is, bit
+                for bit, 1 moves it all the way, more goes further). All rows when not given.
+            generator: Source of noise, for aligners that use some.
+
+        Returns:
+            Aligned latents with the shape, dtype and device of `z`. Gradients (`backward`, `torch.autograd.grad`) pass
+            through unchanged, as if alignment were a constant added to `z`; `torch.func` cannot follow.
+
+        Raises:
+            NotFittedError: If this aligner has learned nothing yet.
+            LatentError: If `z` or `where` has the wrong shape or holds NaN or infinite numbers.
+        """
+        self.require_fitted()
+        check_tensor(z, "latents")
+        if z.ndim == 0 or (self.dim is not None and z.shape[-1] != self.dim):
+            raise LatentError(f"this aligner takes latents of dimension {self.dim}, got shape {tuple(z.shape)}")
+        check_finite(z, "latents")
+        rows = z.detach().reshape(-1, z.shape[-1])
+        with torch.autocast(z.device.type, enabled=False):
+            if where is None:
+                moved = self._move(rows, generator)
+            else:
+                moved = self._move_some(rows, check_weights(where, z).reshape(-1), generator)
+        moved = moved.reshape(z.shape)
+        return _PassGradient.apply(z, moved) if z.requires_grad and torch.is_grad_enabled() else moved  # type: ignore[no-untyped-call]
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Align all rows, so that an aligner can stand in an `nn.Sequential`."""
+        return self.align(z)
+
+    def affine(self) -> tuple[Tensor, Tensor] | None:
+        """Return A (D, D) and b (D,) in float64 on the CPU if this aligner computes `z A + b`, else None."""
+        return None
+
+    def transport(self, statistics: ClassStatistics, *, per_class: int | None = None) -> ClassStatistics:
+        """Move the statistics of classes from the previous model's space into the current one's.
+
+        Exact for affine aligners: means `m A + b`, covariances `A'SA`. Others move samples of each class.
+
+        Args:
+            statistics: Statistics in the previous model's space.
+            per_class: Samples for each class, where they are needed; see `ClassStatistics.resampled`.
+
+        Raises:
+            OptionError: If this aligner was not fitted with `direction="forward"`.
+            LatentError: If the statistics have another dimension.
+        """
+        dim = self.require_fitted()
+        if self.direction != "forward":
+            raise OptionError('statistics are transported by an aligner that was fitted with direction="forward"')
+        if statistics.require_fitted() != dim:
+            raise LatentError(f"this aligner takes latents of dimension {dim}, the statistics have {statistics.dim}")
+        if (found := self.affine()) is not None:
+            return statistics.affine(*found)
+        # The same noise at each call, so that the same statistics come out.
+        draw, noise = (torch.Generator().manual_seed(self._seed()) for _ in range(2))
+        return statistics.resampled(lambda z: self.align(z, generator=noise), per_class, draw)
+
+    def traceable(self) -> nn.Module:
+        """Return a module with the `align` of this aligner that torch can record."""
+        return TracedAligner(self, self._traced_move())
+
+    def _traced_move(self) -> nn.Module:
+        """Return a module that maps rows to rows by tensor operations only; by default `_move` itself."""
+        return _OwnMove(self)
+
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
+        # Files from before there were two directions do not say which one it is.
+        if f"{prefix}latent_dim" in state_dict and f"{prefix}is_forward" not in state_dict:
+            state_dict = {**state_dict, f"{prefix}is_forward": torch.tensor(False)}
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def _learn(self, z_prev: Tensor, z_cur: Tensor, progress: Progress | None) -> FitReport:
+        """Fill the parameters made by `_build` from checked latents, both (N, D) on one device.
+
+        `z_prev` is where latents are moved to, `z_cur` where from: fitted forward, the two are exchanged.
+        """
+        raise NotImplementedError
+
+    def _move(self, rows: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Align each row of checked, detached latents (N, D); N may be 0."""
+        raise NotImplementedError
+
+    def _move_some(self, rows: Tensor, weights: Tensor, generator: torch.Generator | None) -> Tensor:
+        chosen = weights != 0
+        if not chosen.any():
+            return rows.clone()
+        moved = self._move(rows[chosen], generator)
+        if weights.dtype != torch.bool:
+            moved = torch.lerp(rows[chosen], moved, weights[chosen].to(rows.dtype).unsqueeze(1))
+        result = rows.clone()
+        result[chosen] = moved
+        return result
+
+    def _means(self, z_prev: Tensor, z_cur: Tensor) -> dict[str, Any]:
+        """The means of a `FitReport`."""
+        sums: dict[str, float] = {}
+        generator = torch.Generator().manual_seed(self._seed())
+        for start in range(0, len(z_cur), _REPORT_BLOCK):
+            rows = slice(start, start + _REPORT_BLOCK)
+            aligned = self.align(z_cur[rows], generator=generator)
+            for name, values in self._row_values(z_prev[rows], z_cur[rows], aligned).items():
+                sums[name] = sums.get(name, 0.0) + values.sum().item()
+        return {name: total / len(z_cur) for name, total in sums.items()}
+
+    def _row_values(self, z_prev: Tensor, z_cur: Tensor, aligned: Tensor) -> dict[str, Tensor]:
+        """Return what a `FitReport` says about each row."""
+        return {"drift_before": (z_cur - z_prev).norm(dim=1), "drift_after": (aligned - z_prev).norm(dim=1)}
+
+    def _seed(self) -> int:
+        return int(getattr(self, "seed", 0))
+
+
+class TracedAligner(nn.Module):
+    """An aligner whose `align` can be recorded: no checks of values, every row moved and then chosen from.
+
+    Args:
+        aligner: The aligner.
+        move: Maps rows to rows by tensor operations.
+    """
+
+    def __init__(self, aligner: Aligner, move: nn.Module) -> None:
+        super().__init__()
+        self.energy: nn.Module | None = getattr(aligner, "energy", None)
+        self.move = move
+
+    def align(self, z: Tensor, *, where: Tensor | None = None, generator: torch.Generator | None = None) -> Tensor:
+        """Map latents `(..., D)` to aligned latents; `where` as in `Aligner.align`."""
+        # A shape is known while recording; latents (N, D) need no reshaping in the graph.
+        rows = z if z.ndim == 2 else z.reshape(-1, z.shape[-1])
+        moved: Tensor = self.move(rows)
+        if where is not None:
+            weights = where.reshape(-1, 1)
+            if weights.dtype != torch.bool:
+                moved = torch.lerp(rows, moved, weights.to(rows.dtype))
+                weights = weights != 0
+            moved = torch.where(weights, moved, rows)
+        return moved if z.ndim == 2 else moved.reshape(z.shape)
+
+
+class _OwnMove(nn.Module):
+    """What an aligner's own `_move` does: closed forms are plain tensor operations."""
+
+    def __init__(self, aligner: Aligner) -> None:
+        super().__init__()
+        self.aligner = aligner
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return self.aligner._move(rows, None)
+
+
+class _PassGradient(torch.autograd.Function):
+    """Values of one tensor, gradient of another: alignment is no reason to cut a saliency map off its image."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, moved: Tensor) -> Tensor:
+        # A copy: autograd lets nobody (a head that begins with an operation in place) change an input passed through.
+        return moved.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient, None

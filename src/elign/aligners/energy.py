@@ -1,0 +1,159 @@
+"""ELI itself: an aligner that learns an energy of the previous model's latents and lets latents descend it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from elign.aligners.base import Aligner, FitReport
+from elign.energy.model import EnergyModel, check_widths
+from elign.energy.sampler import Schedule, TracedChain, descend
+from elign.energy.training import Training, train_energy
+from elign.utils.checks import check_finite, check_seed, check_whole
+from elign.utils.errors import LatentError, OptionError
+from elign.utils.fitted import register
+from elign.utils.tensors import Progress
+
+_MOST_STEPS, _MOST_ITERATIONS = 100_000, 10_000_000
+
+
+@register
+class EnergyAligner(Aligner):
+    """Energy-based latent aligner (ELI, CVPR 2022); the defaults are the paper's for CIFAR-100.
+
+    Learning (Algorithm 1): minimise `mean E(z_prev) - mean E(z_sampled)`, where z_sampled ends a Langevin chain
+    that starts at z_cur, so that energy becomes low where the previous model put the task's data and high where the
+    current one does. Alignment (Algorithm 2): `z <- z - step_size * dE/dz`, `steps` times, with the moving average of
+    the weights.
+
+    Args:
+        hidden: Widths of the energy model's hidden layers; `()` makes alignment a constant shift.
+        iterations: Training iterations.
+        learning_rate: Of RMSprop.
+        batch_size: Rows per iteration; with fewer rows than this, all of them.
+        steps: Langevin steps, in training and in alignment.
+        step_size: Langevin step size.
+        noise: Langevin noise in units of sqrt(step_size); 0 as in the authors' code, 1 as in the paper's Eq. 4.
+        half_step: Half the gradient's step, as in the paper's Eq. 4.
+        ema_decay: Decay of the moving average of the weights.
+        seed: Of initial weights, batches and noise: equal seeds give equal fits, bit for bit, on one machine.
+
+    Attributes:
+        energy: The fitted `EnergyModel`; `aligner.energy(z)` gives energies.
+        report: The `FitReport` of the last fit (not stored in files).
+
+    Example:
+        >>> import torch
+        >>> from elign import EnergyAligner
+        >>> z_prev = torch.randn(512, 16)
+        >>> z_cur = z_prev + 1.0                                          # every latent drifted by 1
+        >>> aligner = EnergyAligner(iterations=200).fit_latents(z_prev, z_cur)
+        >>> aligner.report.energy_previous < aligner.report.energy_current
+        True
+        >>> aligner.align(z_cur).shape
+        torch.Size([512, 16])
+    """
+
+    def __init__(
+        self,
+        *,
+        hidden: Sequence[int] = (64, 64),
+        iterations: int = 1500,
+        learning_rate: float = 1e-4,
+        batch_size: int = 128,
+        steps: int = 30,
+        step_size: float = 0.1,
+        noise: float = 0.0,
+        half_step: bool = False,
+        ema_decay: float = 0.89,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        self.hidden = check_widths(hidden)
+        self.iterations = check_whole(iterations, "iterations", least=1, most=_MOST_ITERATIONS)
+        self.learning_rate = learning_rate
+        self.batch_size = check_whole(batch_size, "batch_size", least=1)
+        self.steps = check_whole(steps, "steps", least=0, most=_MOST_STEPS)
+        self.step_size = step_size
+        self.noise = noise
+        self.half_step = half_step
+        self.ema_decay = ema_decay
+        self.seed = check_seed(seed)
+        self.energy: EnergyModel | None = None
+        Schedule.checked(self.steps, step_size, noise, half_step)
+        if not (math.isfinite(learning_rate) and learning_rate > 0):
+            raise OptionError(f"learning_rate must be a finite number > 0, got {learning_rate!r}")
+        if not 0 <= ema_decay < 1:
+            raise OptionError(f"ema_decay must be in [0, 1), got {ema_decay!r}")
+
+    def trajectory(self, z: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        """Return the walk of each latent to where `align` puts it, (steps + 1, ..., D); index 0 is unmoved."""
+        self.require_fitted()
+        check_finite(z, "latents")
+        return self._descend(z, generator, trajectory=True)
+
+    def _build(self, dim: int) -> None:
+        super()._build(dim)
+        # One stream: what draws the batches goes on where the initial weights ended.
+        self._stream = torch.Generator().manual_seed(self.seed)
+        self.energy = EnergyModel(dim, self.hidden, generator=self._stream)
+
+    def _learn(self, z_prev: Tensor, z_cur: Tensor, progress: Progress | None) -> FitReport:
+        training = Training(
+            iterations=self.iterations,
+            learning_rate=self.learning_rate,
+            batch_size=self.batch_size,
+            ema_decay=self.ema_decay,
+            schedule=Schedule.checked(self.steps, self.step_size, self.noise, self.half_step),
+        )
+        assert self.energy is not None  # noqa: S101
+        start = self.energy.to(z_cur.device, z_cur.dtype)
+        self.energy, loss = train_energy(start, z_prev, z_cur, training, generator=self._stream, progress=progress)
+        if not loss.isfinite().all():
+            raise LatentError(
+                "the energies became NaN or infinite while learning: the latents are too large (scale them), or "
+                f"learning_rate={self.learning_rate} or step_size={self.step_size} is"
+            )
+        return FitReport(rows=len(z_cur), dim=z_cur.shape[1], loss=loss)
+
+    def _move(self, rows: Tensor, generator: torch.Generator | None) -> Tensor:
+        return self._descend(rows, generator, trajectory=False)
+
+    def _descend(self, z: Tensor, generator: torch.Generator | None, *, trajectory: bool) -> Tensor:
+        assert self.energy is not None  # noqa: S101
+        return descend(
+            self.energy,
+            z,
+            steps=self.steps,
+            step_size=self.step_size,
+            noise=self.noise,
+            half_step=self.half_step,
+            generator=generator,
+            trajectory=trajectory,
+        )
+
+    def _traced_move(self) -> nn.Module:
+        energy = self.energy
+        if type(self)._move is not EnergyAligner._move or energy is None:
+            return super()._traced_move()
+        if type(energy).forward is not EnergyModel.forward:
+            raise OptionError(f"only the chain of an EnergyModel can be exported, not of a {type(energy).__name__}")
+        schedule = Schedule.checked(self.steps, self.step_size, 0.0, self.half_step)
+        return TracedChain(energy, steps=schedule.steps, step=schedule.step)
+
+    def __getstate__(self) -> dict[str, object]:
+        # A generator cannot be copied; a fit makes its own.
+        return {name: value for name, value in self.__dict__.items() if name != "_stream"}
+
+    def _row_values(self, z_prev: Tensor, z_cur: Tensor, aligned: Tensor) -> dict[str, Tensor]:
+        assert self.energy is not None  # noqa: S101
+        with torch.no_grad():
+            energies = {
+                "energy_previous": self.energy(z_prev),
+                "energy_current": self.energy(z_cur),
+                "energy_aligned": self.energy(aligned),
+            }
+        return super()._row_values(z_prev, z_cur, aligned) | energies

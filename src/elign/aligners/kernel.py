@@ -1,0 +1,102 @@
+"""An aligner that moves each latent by the drift of the latents near it. Same contract as `EnergyAligner`."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from elign.aligners.base import Aligner, FitReport
+from elign.utils.checks import check_seed, check_whole
+from elign.utils.errors import OptionError
+from elign.utils.fitted import Ranges, register
+from elign.utils.tensors import Progress, compute_dtype
+
+_NARROWEST = 1e-6  # squares of much narrower widths would be 0, and weights no numbers
+_FARTHEST = 1e25  # widths from the anchors
+_BLOCK = 4096  # rows whose distances to all anchors are in memory at one time
+
+
+@register
+class LocalShift(Aligner):
+    """Adds a weighted mean of the drifts of nearby pairs: near ones count, far ones do not.
+
+    `z + sum_i w_i d_i`, where the anchor a_i is a latent that was learned from, d_i how it drifted, and
+    `w_i ~ exp(-|z - a_i|^2 / (2 s^2))`, summing to 1. The width s is `bandwidth` times the root mean square distance
+    between anchors. A large bandwidth gives `MeanShift`; a tiny one moves z as its nearest anchor moved. Fitted
+    forward on prototypes this is the drift compensation of Yu et al. (CVPR 2020).
+
+    Args:
+        bandwidth: Width of the neighbourhood, relative to the distances between anchors.
+        anchors: Most pairs to remember; drawn at random where there are more.
+        seed: Of that draw.
+
+    Example:
+        >>> import torch
+        >>> from elign import LocalShift
+        >>> left, right = torch.randn(50, 4) - 5, torch.randn(50, 4) + 5
+        >>> z_cur = torch.cat([left, right])
+        >>> z_prev = torch.cat([left + 1, right - 1])                # each side drifted its own way
+        >>> aligner = LocalShift(bandwidth=0.1).fit_latents(z_prev, z_cur)
+        >>> (aligner.align(z_cur) - z_cur)[[0, -1], 0].round(decimals=3).tolist()
+        [1.0, -1.0]
+    """
+
+    rows_of: ClassVar[str] = "points"
+    ranges: ClassVar[Ranges] = {"width": (1e-45, math.inf)}
+    points: Tensor
+    drifts: Tensor
+    width: Tensor
+
+    def __init__(self, *, bandwidth: float = 0.3, anchors: int = 2000, seed: int = 0) -> None:
+        super().__init__()
+        if not (math.isfinite(bandwidth) and bandwidth >= _NARROWEST):
+            raise OptionError(f"bandwidth must be a finite number >= {_NARROWEST}, got {bandwidth!r}")
+        self.bandwidth = bandwidth
+        self.anchors = check_whole(anchors, "anchors", least=1)
+        self.seed = check_seed(seed)
+
+    def _build(self, dim: int) -> None:
+        super()._build(dim)
+        self.register_buffer("points", torch.zeros(self.rows, dim))
+        self.register_buffer("drifts", torch.zeros(self.rows, dim))
+        self.register_buffer("width", torch.ones(()))
+
+    def _learn(self, z_prev: Tensor, z_cur: Tensor, progress: Progress | None) -> FitReport:
+        generator = torch.Generator().manual_seed(self.seed)
+        drawn = torch.randperm(len(z_cur), generator=generator, device="cpu")[: self.anchors]
+        chosen = drawn.sort().values.to(z_cur.device)
+        self.points = z_cur[chosen]
+        self.drifts = z_prev[chosen] - z_cur[chosen]
+        self.rows = len(self.points)
+        # The mean squared distance between two anchors is twice their variance, summed over dimensions.
+        # In float64 on the CPU: squares of huge or tiny latents would be infinite or 0.
+        spread = 2 * (self.points - self.points.mean(dim=0)).cpu().double().square().sum(dim=1).mean()
+        # Anchors that are all alike: any width weighs them equally.
+        width = self.bandwidth * torch.where(spread > 0, spread.sqrt(), 1.0)
+        self.width = width.clamp(min=torch.finfo(z_cur.dtype).tiny).to(z_cur)
+        return FitReport(rows=len(z_cur), dim=z_cur.shape[1])
+
+    def _move(self, rows: Tensor, generator: torch.Generator | None) -> Tensor:
+        dtype = compute_dtype(rows)
+        points, drifts, width = (t.to(rows.device, dtype) for t in (self.points, self.drifts, self.width))
+        # Distances are differences of large numbers where latents lie far from the origin; seen from the anchors' mean
+        # they are not.
+        center = points.mean(dim=0)
+        # In widths: squares of huge or tiny latents would be infinite or 0.
+        points = (points - center) / width
+        lengths = points.square().sum(dim=1)
+
+        def moved(some: Tensor) -> Tensor:
+            # |z - a|^2 without |z|^2, which is the same for all anchors and falls out of the weights.
+            nearness = ((some - center) / width).clamp(-_FARTHEST, _FARTHEST) @ points.t() - lengths / 2
+            return some + nearness.softmax(dim=1) @ drifts
+
+        seen = rows.to(dtype)
+        # A graph that is recorded for any number of rows has no loop over them.
+        if torch.compiler.is_compiling() or len(rows) <= _BLOCK:
+            return moved(seen).to(rows.dtype)
+        starts = range(0, len(rows), _BLOCK)
+        return torch.cat([moved(seen[start : start + _BLOCK]) for start in starts]).to(rows.dtype)

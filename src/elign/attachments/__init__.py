@@ -1,0 +1,1 @@
+"""Hooks on any head of any model."""

@@ -1,0 +1,1 @@
+"""Classifiers on latents, one algorithm a file."""

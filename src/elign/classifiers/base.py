@@ -1,0 +1,192 @@
+"""The contract of all classifiers on latents, and one that aligns latents before another one sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from elign.aligners.base import Aligner
+from elign.statistics.class_statistics import ClassStatistics
+from elign.utils.checks import check_finite, check_labels, check_rows
+from elign.utils.errors import LatentError, OptionError
+from elign.utils.fitted import FittedModule, from_config, register
+from elign.utils.tensors import fixed_generator
+
+Head = Callable[[Tensor], Any]
+"""Latents to whatever the model's head returns."""
+
+
+class LatentClassifier(FittedModule):
+    """Scores of all classes for latents of the current model: `classifier(z, logits=...)`; the highest score wins.
+
+    It sees no label of the latents that it scores. A subclass gives `scores`, tensor operations only, so that it can be
+    exported; `forward` checks its input and calls it.
+
+    Example:
+        >>> import torch
+        >>> from elign import LatentClassifier
+        >>> class HalfLogits(LatentClassifier):                              # a classifier of your own
+        ...     learns = False
+        ...     def scores(self, z, logits=None):
+        ...         return logits / 2
+        >>> HalfLogits()(torch.zeros(1, 8), logits=torch.tensor([[2.0, 4.0]]))
+        tensor([[1., 2.]])
+    """
+
+    needs_logits: ClassVar[bool] = False
+    """Whether the scores depend on the head's logits."""
+    needs_covariance: ClassVar[bool] = False
+    """Whether statistics that it is fitted on must hold covariances."""
+
+    @property
+    def takes(self) -> int | None:
+        """Dimension of the latents that it scores; None if it does not matter."""
+        return self.dim
+
+    @property
+    def aligners(self) -> list[Aligner]:
+        """All aligners inside of it."""
+        return [part for part in self.modules() if isinstance(part, Aligner)]
+
+    def fit(
+        self,
+        statistics: ClassStatistics | None = None,
+        z: Tensor | None = None,
+        labels: Tensor | None = None,
+        *,
+        head: nn.Module | None = None,
+        classes: int = 0,
+    ) -> Self:
+        """Fit on statistics of classes, on labelled latents of the current model, or on both.
+
+        Args:
+            statistics: What is remembered of classes, in the current model's space.
+            z: Latents `(N, D)` of the current model.
+            labels: Their classes `(N,)`: places among the head's outputs.
+            head: The model's head, if the classifier starts from it.
+            classes: Number of the head's outputs, if there are more than classes so far.
+        """
+        raise NotImplementedError
+
+    def forward(self, z: Tensor, *, logits: Tensor | None = None) -> Tensor:
+        """Score latents `(..., D)`: `(..., classes)`. `logits` are what the head gives for them."""
+        self._check(z)
+        if self.needs_logits and logits is None:
+            raise LatentError(f"{type(self).__name__} needs the head's logits: pass logits=head(z)")
+        return self.scores(z, logits)
+
+    def scores(self, z: Tensor, logits: Tensor | None = None) -> Tensor:
+        """Do what `forward` does, without any check: tensor operations only."""
+        raise NotImplementedError
+
+    def leave_one_out_scores(self, z: Tensor, labels: Tensor, *, logits: Tensor | None = None) -> Tensor:
+        """Score labelled training latents, each as if this classifier had been fitted without it.
+
+        A choice on training data must not be made on the data that made the scores. A classifier that was not fitted
+        on these latents scores them like any others.
+
+        Args:
+            z: Latents `(N, D)`.
+            labels: Their classes `(N,)`.
+            logits: What the head gives for them.
+        """
+        return self.forward(z, logits=logits)
+
+    def _check(self, z: Tensor) -> None:
+        """Raise if these are not latents that it scores."""
+        self.require_fitted()
+        check_finite(z, "latents")
+        if self.takes is not None and z.shape[-1:] != (self.takes,):
+            name = type(self).__name__
+            raise LatentError(f"this {name} takes latents of dimension {self.takes}, got shape {tuple(z.shape)}")
+
+    def _check_labelled(self, z: Tensor, labels: Tensor) -> None:
+        """Raise if these are not labelled latents of the classes that it has rows for."""
+        check_rows(z, "latents")
+        self._check(z)
+        check_labels(labels, len(z))
+        if int(labels.max()) >= self.rows:
+            raise LatentError(f"there is a label {int(labels.max())}, but only {self.rows} classes")
+
+
+@register
+class Aligned(LatentClassifier):
+    """Classifies aligned latents with another classifier.
+
+    Args:
+        aligner: A fitted aligner.
+        classifier: What scores the latents once they are aligned; fitted on aligned latents, if on any.
+
+    Example:
+        >>> import torch
+        >>> from elign import Aligned, MeanShift, NearestMean
+        >>> z, labels = torch.eye(2).repeat(5, 1), torch.arange(2).repeat(5)
+        >>> aligner = MeanShift().fit_latents(z, z + 3)
+        >>> Aligned(aligner, NearestMean().fit(z=z, labels=labels))(z[:2] + 3).argmax(dim=1)
+        tensor([0, 1])
+    """
+
+    learns = False
+    how_to_fit = "fit(...) of its aligner and of its classifier"
+
+    def __init__(self, aligner: Aligner | Mapping[str, Any], classifier: LatentClassifier | Mapping[str, Any]) -> None:
+        super().__init__()
+        self.aligner = from_config(aligner, Aligner)
+        self.classifier = from_config(classifier, LatentClassifier)
+        self.needs_logits = self.classifier.needs_logits  # type: ignore[misc]
+
+    @property
+    def fitted(self) -> bool:
+        """Whether both parts are."""
+        return self.aligner.fitted and self.classifier.fitted
+
+    @property
+    def takes(self) -> int | None:
+        """What the aligner takes."""
+        return self.aligner.dim
+
+    def _check_state(self) -> None:
+        if self.classifier.takes not in (None, self.aligner.dim):
+            raise LatentError(
+                f"the aligner gives latents of dimension {self.aligner.dim}, the classifier takes others: "
+                f"{self.classifier.takes}"
+            )
+
+    def _check(self, z: Tensor) -> None:
+        self._check_state()
+        super()._check(z)
+
+    def scores(self, z: Tensor, logits: Tensor | None = None) -> Tensor:
+        """Score the aligned latents."""
+        return self.classifier.scores(self._aligned(z), logits)
+
+    def leave_one_out_scores(self, z: Tensor, labels: Tensor, *, logits: Tensor | None = None) -> Tensor:
+        """Return those of the classifier, for the aligned latents."""
+        return self.classifier.leave_one_out_scores(self._aligned(z), labels, logits=logits)
+
+    def traceable(self) -> nn.Module:
+        """Return both parts in their traceable forms."""
+        # A module of its own: this one may stand in two places, and is asked for its form in each.
+        return _TracedAligned(self.aligner.traceable(), self.classifier.traceable())
+
+    def _aligned(self, z: Tensor) -> Tensor:
+        if self.aligner.direction == "forward":
+            raise OptionError('Aligned needs an aligner that was fitted with direction="backward"')
+        # The same batch gets the same noise, where an aligner uses any; a row in another place gets another.
+        generator = None if torch.compiler.is_compiling() else fixed_generator(z)
+        return self.aligner.align(z, generator=generator)
+
+
+class _TracedAligned(nn.Module):
+    """An `Aligned` for an exported graph."""
+
+    def __init__(self, aligner: nn.Module, classifier: nn.Module) -> None:
+        super().__init__()
+        self.aligner, self.classifier = aligner, classifier
+
+    def scores(self, z: Tensor, logits: Tensor | None = None) -> Tensor:
+        found: Tensor = self.classifier.scores(self.aligner.align(z), logits)  # type: ignore[operator]
+        return found

@@ -1,0 +1,273 @@
+"""A linear head that is retrained on exemplars, on samples of class statistics, or on both."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from elign.classifiers.base import LatentClassifier
+from elign.statistics.class_statistics import ClassStatistics
+from elign.utils.checks import MOST_LATENTS, check_labels, check_rows, check_seed, check_whole
+from elign.utils.errors import LatentError, OptionError
+from elign.utils.fitted import Ranges, register
+from elign.utils.tensors import compute_dtype, rounded
+
+_MEMORY, _HALVINGS, _TOLERANCE = 10, 20, 1e-6  # of the descent: pairs kept, step sizes tried, relative gain to stop at
+_NARROWEST = 1e-3  # deviation of a dimension, relative to the others': a dead unit must not get a huge weight
+_EXACT_UP_TO = 2 * 10**7  # multiplications for each iteration, up to which these are in float64
+_FOLDS = 5
+_NO_WIDTH = 1e-30  # weights for narrower latents would be infinite
+_MOST_STEPS, _MOST_SAMPLES = 100_000, 1_000_000  # options also come from files
+
+Objective = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""Weights to the loss and its gradient."""
+
+
+@register
+class LinearHead(LatentClassifier):
+    """Multinomial logistic regression on latents, balanced over classes: what most users write themselves.
+
+    Minimises `mean_c mean_{i in c} -log p(c | z_i) + weight_decay / 2 ||W - W_0||^2` for latents that are scaled to
+    variance 1 in each dimension; W_0 are the weights of the model's own head, or 0. L-BFGS takes no learning rate and
+    gives the same weights on every run. A class with statistics and labelled latents gets half of its weight from each.
+    Samples have the covariance `(1-b) S_c + b v I` with b = `smoothing` and v the mean variance: transported
+    covariances are too narrow in some directions, and a head would take that for a difference between classes.
+
+    Args:
+        steps: Most iterations of L-BFGS.
+        weight_decay: Strength of the pull towards W_0.
+        samples_per_class: Number of samples of statistics, and most labelled latents, used for each class.
+        smoothing: b, 0 to 1.
+        seed: Of the samples.
+
+    Attributes:
+        weight: (classes, D) and `bias` (classes,): scores are `z W' + bias`.
+        counts: (classes,) number of latents behind each row; 0 for a class without data.
+
+    Example:
+        >>> import torch
+        >>> from elign import ClassStatistics, LinearHead
+        >>> z, labels = torch.tensor([[0.0, 1.0], [0.0, 3.0], [2.0, 0.0], [4.0, 0.0]]), torch.tensor([0, 0, 1, 1])
+        >>> LinearHead().fit(z=z, labels=labels)(z).argmax(dim=1)
+        tensor([0, 0, 1, 1])
+        >>> LinearHead().fit(ClassStatistics().update(z, labels))(z).argmax(dim=1)
+        tensor([0, 0, 1, 1])
+    """
+
+    rows_of: ClassVar[str] = "weight"
+    ranges: ClassVar[Ranges] = {"counts": (0, MOST_LATENTS)}
+    needs_covariance: ClassVar[bool] = True
+    weight: Tensor
+    bias: Tensor
+    counts: Tensor
+
+    def __init__(
+        self,
+        *,
+        steps: int = 50,
+        weight_decay: float = 1e-3,
+        samples_per_class: int = 200,
+        smoothing: float = 0.1,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        if not (math.isfinite(weight_decay) and weight_decay > 0):
+            raise OptionError(f"weight_decay must be a finite number > 0, got {weight_decay!r}")
+        if not 0 <= smoothing <= 1:
+            raise OptionError(f"smoothing must be in [0, 1], got {smoothing!r}")
+        self.steps = check_whole(steps, "steps", least=1, most=_MOST_STEPS)
+        self.weight_decay, self.smoothing = weight_decay, smoothing
+        self.samples_per_class = check_whole(samples_per_class, "samples_per_class", least=1, most=_MOST_SAMPLES)
+        self.seed = check_seed(seed)
+        self._fitted_with: tuple[ClassStatistics | None, nn.Module | None] = (None, None)
+
+    def _build(self, dim: int) -> None:
+        super()._build(dim)
+        self.register_buffer("weight", torch.zeros(self.rows, dim))
+        self.register_buffer("bias", torch.zeros(self.rows))
+        self.register_buffer("counts", torch.zeros(self.rows, dtype=torch.int64))
+
+    def fit(
+        self,
+        statistics: ClassStatistics | None = None,
+        z: Tensor | None = None,
+        labels: Tensor | None = None,
+        *,
+        head: nn.Module | None = None,
+        classes: int = 0,
+    ) -> Self:
+        """Train on samples of statistics, on labelled latents, or on both.
+
+        Args:
+            statistics: Statistics of classes in the current model's space.
+            z: Latents `(N, D)` of the current model.
+            labels: Their classes `(N,)`.
+            head: The model's head, an `nn.Linear`; rows that it lacks start at 0.
+            classes: Number of outputs, if there are more than classes so far.
+
+        Raises:
+            LatentError: If nothing is given, or latents, labels, statistics and head do not match.
+        """
+        if (z is None) != (labels is None) or (z is None and statistics is None):
+            raise LatentError("give statistics, or latents z with their labels, or both")
+        parts = []
+        if z is not None and labels is not None:
+            parts.append(self._drawn(z, labels))
+        if statistics is not None:
+            parts.append(self._sampled(statistics))
+        if len({rows.shape[1] for rows, _ in parts}) > 1:
+            raise LatentError("latents and statistics differ in their dimension")
+        like, outputs = parts[0][0], check_whole(classes, "classes", least=0)
+        rows = torch.cat([part.to(like) for part, _ in parts])
+        labels = torch.cat([part.to(like.device) for _, part in parts])
+        # Each part of a class, then each class, has the same weight.
+        weights = torch.cat([1 / torch.bincount(part)[part].to(like) for _, part in parts])
+        counts = torch.bincount(labels, minlength=outputs)
+        weights = weights / torch.zeros_like(counts, dtype=like.dtype).index_add_(0, labels, weights)[labels]
+        self.rows = len(counts)
+        with torch.no_grad(), torch.autocast(like.device.type, enabled=False):
+            weight, bias = self._trained(rows, labels, weights / weights.sum(), head)
+        self._set(rows.shape[1], weight=weight.to(like), bias=bias.to(like), counts=counts)
+        self._fitted_with = (statistics, head)
+        return self.to(like.device)
+
+    def _drawn(self, z: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return at most `samples_per_class` labelled latents of each class."""
+        check_rows(z, "latents")
+        check_labels(labels, len(z))
+        labels = labels.cpu().long()
+        shuffled = torch.randperm(len(z), generator=torch.Generator().manual_seed(self.seed), device="cpu")
+        order = shuffled[labels[shuffled].argsort(stable=True)]
+        kept = order[_places(labels[order]) < self.samples_per_class].sort().values
+        return z.detach()[kept.to(z.device)].to(compute_dtype(z)), labels[kept].to(z.device)
+
+    def _sampled(self, statistics: ClassStatistics) -> tuple[Tensor, Tensor]:
+        """Return samples of all classes of statistics, smoothed."""
+        generator = torch.Generator().manual_seed(self.seed)
+        z, labels = statistics.sample(self.samples_per_class, generator)
+        means = statistics.means.repeat_interleave(self.samples_per_class, dim=0)
+        variance = float(statistics.pooled().diagonal().mean())
+        noise = torch.randn(z.shape, generator=generator, dtype=z.dtype, device="cpu").to(z.device)
+        b = self.smoothing
+        return means + math.sqrt(1 - b) * (z - means) + math.sqrt(b * variance) * noise, labels
+
+    def _trained(self, z: Tensor, labels: Tensor, weights: Tensor, head: nn.Module | None) -> tuple[Tensor, Tensor]:
+        """Return weight and bias for all outputs; those of classes without data are 0."""
+        present, targets = torch.unique(labels, return_inverse=True)
+        if z.numel() * len(present) <= _EXACT_UP_TO:
+            # On the CPU, since not every accelerator has float64.
+            z, weights, present, targets = z.cpu().double(), weights.cpu().double(), present.cpu(), targets.cpu()
+        center = weights @ z
+        widths = (weights @ (z - center).square()).sqrt()
+        typical = widths.square().mean().sqrt()
+        widths = widths.clamp(min=_NARROWEST * float(typical)) if typical > _NO_WIDTH else torch.ones_like(widths)
+        x = torch.cat([(z - center) / widths, torch.ones_like(z[:, :1])], dim=1)
+        start = torch.zeros(self.rows, x.shape[1], dtype=x.dtype, device=x.device)
+        if isinstance(head, nn.Linear) and head.in_features == z.shape[1]:
+            own = head.weight.detach().to(z)[: self.rows]
+            bias = own.new_zeros(len(own)) if head.bias is None else head.bias.detach().to(z)[: self.rows]
+            start[: len(own)] = torch.cat([own * widths, (bias + own @ center).unsqueeze(1)], dim=1)
+        start = start[present]
+        decay = self.weight_decay * torch.ones_like(x[:1]).index_fill_(
+            1, torch.tensor([z.shape[1]], device=z.device), 0
+        )
+        places = torch.arange(len(x), device=x.device)
+
+        def objective(w: Tensor) -> tuple[Tensor, Tensor]:
+            logs = (x @ w.t()).log_softmax(dim=1)
+            pull, wrong = decay * (w - start), logs.exp()
+            wrong[places, targets] -= 1
+            loss = -weights @ logs[places, targets] + (pull * (w - start)).sum() / 2
+            return loss, (weights.unsqueeze(1) * wrong).t() @ x + pull
+
+        found = _minimised(objective, start, self.steps)
+        weight, bias = z.new_zeros(self.rows, z.shape[1]), z.new_zeros(self.rows)
+        # Fold the scale of the latents into the weights.
+        weight[present] = found[:, :-1] / widths
+        bias[present] = found[:, -1] - weight[present] @ center
+        return weight, bias
+
+    def scores(self, z: Tensor, logits: Tensor | None = None) -> Tensor:
+        """Return `z W' + bias`, minus infinity for classes without data, without any check."""
+        dtype = compute_dtype(z)
+        with torch.autocast(z.device.type, enabled=False):
+            weight, bias = (t.to(z.device, dtype) for t in (self.weight, self.bias))
+            scores = z.to(dtype) @ weight.t() + bias
+            return rounded(scores.masked_fill(self.counts.to(z.device) == 0, -torch.inf), z.dtype)
+
+    def leave_one_out_scores(self, z: Tensor, labels: Tensor, *, logits: Tensor | None = None) -> Tensor:
+        """Score latents by heads that were trained without them, in five folds.
+
+        The heads are trained on the same statistics and from the same start as this one, if it was not loaded from a
+        file: files hold neither, and then the given latents are all there is to train on.
+
+        Args:
+            z: Latents `(N, D)`.
+            labels: Their classes `(N,)`.
+            logits: Not used.
+        """
+        self._check_labelled(z, labels)
+        statistics, head = self._fitted_with
+        order = labels.cpu().long().argsort(stable=True)
+        folds = torch.empty_like(order).index_copy_(0, order, _places(labels.cpu().long()[order]) % _FOLDS).to(z.device)
+        scores = torch.full((len(z), self.rows), -torch.inf, dtype=z.dtype, device=z.device)
+        for fold in range(int(folds.max()) + 1):
+            out = folds == fold
+            if statistics is not None or not out.all():
+                inside = (None, None) if out.all() else (z[~out], labels.to(z.device)[~out])
+                trained = type(self)(**self.config()).fit(statistics, *inside, head=head, classes=self.rows)
+                scores[out] = trained.scores(z[out])
+        return scores
+
+
+def _places(ordered: Tensor) -> Tensor:
+    """Return the place of each entry among the equal entries of a sorted tensor."""
+    counts = torch.bincount(ordered)
+    return torch.arange(len(ordered), device=ordered.device) - (counts.cumsum(0) - counts)[ordered]
+
+
+def _minimised(objective: Objective, x: Tensor, steps: int) -> Tensor:
+    """Minimise by L-BFGS with halved steps (Nocedal and Wright, 2006, algorithm 7.5).
+
+    Written by hand: the first optimizer of a process makes torch import its compiler, which takes seconds.
+    """
+    loss, gradient = objective(x)
+    kept: list[tuple[Tensor, Tensor, Tensor]] = []
+    for _ in range(steps):
+        direction = -_scaled(gradient, kept)
+        slope, step = (gradient * direction).sum(), 1.0
+        for _ in range(_HALVINGS):
+            new_loss, new_gradient = objective(x + step * direction)
+            if new_loss <= loss + 1e-4 * step * slope:
+                break
+            step /= 2
+        else:
+            return x  # rounding hides any further descent
+        moved, turned = step * direction, new_gradient - gradient
+        x, gained = x + moved, loss - new_loss
+        loss, gradient = new_loss, new_gradient
+        curvature = (moved * turned).sum()
+        if curvature > 0:
+            kept = [*kept[1 - _MEMORY :], (moved, turned, curvature)]
+        if gained <= _TOLERANCE * loss.abs():
+            return x
+    return x
+
+
+def _scaled(gradient: Tensor, kept: list[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
+    """Return the gradient times the estimate of the inverse Hessian."""
+    if not kept:
+        return gradient / gradient.square().sum().sqrt().clamp(min=1)
+    result = gradient.clone()
+    shares: list[Tensor] = []
+    for moved, turned, curvature in reversed(kept):
+        shares.append((moved * result).sum() / curvature)
+        result -= shares[-1] * turned
+    result *= kept[-1][2] / kept[-1][1].square().sum()
+    for (moved, turned, curvature), share in zip(kept, reversed(shares), strict=True):
+        result += (share - (turned * result).sum() / curvature) * moved
+    return result

@@ -1,0 +1,1 @@
+"""The energy model of ELI, its sampler and its training."""

@@ -1,0 +1,1 @@
+"""Which latents are aligned, where an aligner stands alone in front of a head."""

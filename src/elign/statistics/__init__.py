@@ -1,0 +1,1 @@
+"""Statistics of classes: what is remembered of them instead of images."""

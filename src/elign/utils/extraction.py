@@ -1,0 +1,349 @@
+"""Latents of models: `Latents` catches what goes into a head, `Pairs` holds those of two models for the same inputs."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from elign.utils.checks import WHOLE_NUMBERS, check_labels, check_rows, check_whole
+from elign.utils.errors import AttachError, LatentError, OptionError
+from elign.utils.heads import find_module, hook_lock, latent_of, refuse_maps, unwrapped
+
+# How the entries of a batch that is a mapping are usually called; Hugging Face's first.
+_INPUT_NAMES = ("pixel_values", "inputs", "input", "images", "image", "img", "x", "input_values")
+_LABEL_NAMES = ("labels", "label", "targets", "target", "y")
+
+
+class Latents(nn.Module):
+    """The latents that reach a head inside a model, as a callable from inputs to latents.
+
+    Runs the whole model and catches what goes into the head, before any aligner that is attached there. Only calls of
+    the same thread count: others may use the model meanwhile. If you call it yourself, put the model into evaluation
+    mode first; everything that fits on latents does that for you.
+
+    Args:
+        model: Any module.
+        head: The head: a name as in `model.named_modules()`, or the module itself.
+        argument: Which argument of the head is the latent: a position or a keyword.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> from elign import Latents
+        >>> model = nn.Sequential(nn.Flatten(), nn.Linear(784, 32), nn.Linear(32, 10))
+        >>> Latents(model, "2")(torch.randn(5, 1, 28, 28)).shape
+        torch.Size([5, 32])
+    """
+
+    def __init__(self, model: nn.Module, head: str | nn.Module, *, argument: int | str = 0) -> None:
+        super().__init__()
+        # The replicas of DataParallel would hand in their rows in any order, from several devices; and what was
+        # compiled does not notice a hook.
+        self.model = unwrapped(model)
+        self.argument = argument
+        self.head_name = _name_of(self.model, find_module(model, head) if isinstance(head, str) else head)
+
+    def forward(self, x: Any) -> Tensor:
+        """Map inputs to latents `(..., D)`; several calls of the head give their rows one after another."""
+        caught: list[Tensor] = []
+        mine = threading.get_ident()
+
+        # Defaults: torch notes a moment after it has added a hook that this one takes keyword arguments as well.
+        def catch(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
+            if threading.get_ident() == mine:
+                # A copy: a head may begin with an operation in place.
+                z = latent_of(args, kwargs or {}, self.argument)
+                refuse_maps(module, z)
+                caught.append(z.clone())
+
+        head = find_module(self.model, self.head_name)
+        with hook_lock:
+            # prepend: an aligner that is attached to this head must not be seen.
+            handle = head.register_forward_pre_hook(catch, prepend=True, with_kwargs=True)
+        try:
+            self.model(x)
+        finally:
+            with hook_lock:
+                handle.remove()
+        if not caught:
+            raise AttachError(f"the model never called its module {self.head_name!r}: is that the head it uses?")
+        return caught[0] if len(caught) == 1 else torch.cat([z.reshape(-1, z.shape[-1]) for z in caught])
+
+    def logits(self, z: Tensor) -> Any:
+        """Return what the head alone gives for latents, in evaluation mode, without what may be attached to it."""
+        part, argument = find_module(self.model, self.head_name), self.argument
+        if argument != 0 and not isinstance(argument, str):
+            raise AttachError(f"the head gets latents alone: argument must be 0 or a keyword, not {argument!r}")
+        weight = next((p for p in part.parameters() if p.is_floating_point()), None)
+        # A model that sets autocast by itself hands its head latents of another type than the head's own.
+        z = z.clone() if weight is None or torch.is_autocast_enabled(z.device.type) else z.to(weight.dtype, copy=True)
+        with evaluating(part), torch.no_grad():
+            # `forward`, not a call: a call would run what is attached.
+            return part.forward(z) if argument == 0 else part.forward(**{str(argument): z})
+
+
+class Pairs(NamedTuple):
+    """Latents of the same inputs under the previous and the current model, and their classes.
+
+    Extract them once and try several settings on them; a fit from models would run both models each time::
+
+        pairs = elign.Pairs.from_models(old_model, new_model, "fc", new_loader)
+        repair = elign.Repair("fc").fit_latents(*pairs, head=new_model.fc, statistics=statistics)
+        aligner = elign.Ridge().fit_latents(pairs.z_prev, pairs.z_cur)
+
+    Example:
+        >>> import torch, elign
+        >>> from torch import nn
+        >>> old, new = (nn.Sequential(nn.Linear(8, 4), nn.Linear(4, 2)) for _ in range(2))
+        >>> pairs = elign.Pairs.from_models(old, new, "1", [(torch.randn(5, 8), torch.tensor([0, 1, 0, 1, 0]))])
+        >>> pairs.z_prev.shape, pairs.z_cur.shape, pairs.labels.tolist()
+        (torch.Size([5, 4]), torch.Size([5, 4]), [0, 1, 0, 1, 0])
+    """
+
+    z_prev: Tensor
+    z_cur: Tensor
+    labels: Tensor
+
+    @classmethod
+    def from_models(
+        cls,
+        previous: nn.Module,
+        current: nn.Module,
+        head: str,
+        data: Iterable[Any],
+        *,
+        argument: int | str = 0,
+        inputs: Callable[[Any], Any] | None = None,
+        labels: Callable[[Any], Any] | None = None,
+        device: torch.device | str | None = None,
+    ) -> Pairs:
+        """Run both models on labelled data; the arguments are those of `Repair.fit`."""
+        models = [Latents(model, head, argument=argument) for model in (previous, current)]
+        (z_prev, z_cur), classes = extract_labelled(models, data, inputs=inputs, labels=labels, device=device)
+        return cls(z_prev, z_cur, classes)
+
+
+def extract_pairs(
+    previous: Callable[[Any], Tensor],
+    current: Callable[[Any], Tensor],
+    data: Iterable[Any],
+    *,
+    passes: int = 1,
+    mixup: float | None = None,
+    inputs: Callable[[Any], Any] | None = None,
+    device: torch.device | str | None = None,
+    seed: int = 0,
+) -> tuple[Tensor, Tensor]:
+    """Return latents of the same inputs under both models, each `(N, D)`; the arguments are those of `Aligner.fit`."""
+    passes = check_whole(passes, "passes", least=1)
+    if mixup is not None and not (math.isfinite(mixup) and mixup > 0):
+        raise OptionError(f"mixup must be a finite number > 0, or None, got {mixup!r}")
+    blend = _Mixup(mixup, seed) if mixup is not None else None
+    pairs: list[tuple[Tensor, Tensor]] = []
+    for number in range(passes):
+        seen = len(pairs)
+        for _, (z_prev, z_cur) in _latents((previous, current), data, inputs=inputs, device=device, change=blend):
+            z_prev, z_cur = _rows(z_prev, "previous"), _rows(z_cur, "current")
+            if z_prev.shape != z_cur.shape:
+                raise LatentError(
+                    f"previous gave latents {tuple(z_prev.shape)} and current {tuple(z_cur.shape)} for the same batch"
+                )
+            pairs.append((z_prev, z_cur))
+        if len(pairs) == seen:
+            again = " (a generator can be read only once: pass a DataLoader or a list)" if number else ""
+            raise LatentError(f"data gave no batch in pass {number + 1} of {passes}{again}")
+    z_prev, z_cur = (torch.cat(side) for side in zip(*pairs, strict=True))
+    return z_prev, z_cur
+
+
+def extract_labelled(
+    models: Sequence[Callable[[Any], Tensor]],
+    data: Iterable[Any],
+    *,
+    inputs: Callable[[Any], Any] | None = None,
+    labels: Callable[[Any], Any] | None = None,
+    device: torch.device | str | None = None,
+) -> tuple[list[Tensor], Tensor]:
+    """Return latents `(N, D)` of the same inputs under each model, and their classes `(N,)`."""
+    told = labels or _label_entry
+    found: list[list[Tensor]] = []
+    for batch, given in _latents(models, data, inputs=inputs, device=device):
+        latents = [_rows(z, "the model") for z in given]
+        classes = _classes(told(batch)).to(latents[-1].device)
+        if classes.dtype not in WHOLE_NUMBERS:
+            raise LatentError(f"classes must be whole numbers, got {classes.dtype}: say with labels=... where they are")
+        _refuse_tokens(given[-1], len(classes))
+        lengths = [len(z) for z in latents]
+        if lengths != [len(classes)] * len(models):
+            raise LatentError(
+                f"a batch has {lengths} latents but {len(classes)} classes: one whole number for each latent is "
+                "needed (not one-hot rows); say with labels=... where they are"
+            )
+        found.append([*latents, classes.long()])
+    if not found:
+        raise LatentError("data gave no batch: there is nothing to learn from")
+    *latents, classes = (torch.cat(side) for side in zip(*found, strict=True))
+    check_rows(latents[-1], "latents")
+    check_labels(classes, len(classes))
+    return latents, classes
+
+
+def _latents(
+    models: Sequence[Callable[[Any], Tensor]],
+    data: Iterable[Any],
+    *,
+    inputs: Callable[[Any], Any] | None,
+    device: torch.device | str | None,
+    change: Callable[[Any], Any] | None = None,
+) -> Iterator[tuple[Any, list[Tensor]]]:
+    """Yield each batch with what each model makes of its input, in evaluation mode and without gradients."""
+    if isinstance(data, Dataset):
+        raise LatentError(
+            f"data must give batches, and a Dataset ({type(data).__name__}) gives single samples: wrap it in a "
+            "DataLoader(dataset, batch_size=128)"
+        )
+    if not isinstance(data, Iterable):
+        raise LatentError(f"data must give batches (a DataLoader or a list of batches), got {type(data).__name__}")
+    where = device if device is not None else _device_of(models[-1])
+    take = inputs or _input_entry
+    # Not inference mode: whatever models or data sets keep of these tensors must still be of use in later training.
+    with evaluating(*models), torch.no_grad():
+        for batch in data:
+            x = _to_device(take(batch), where)
+            x = change(x) if change else x
+            yield batch, [model(x) for model in models]
+
+
+class _Mixup:
+    """Blends a batch of images with its own permutation, one coefficient per batch."""
+
+    def __init__(self, alpha: float, seed: int) -> None:
+        self._alpha = alpha
+        self._rng = np.random.default_rng(seed)
+
+    def __call__(self, x: Any) -> Tensor:
+        if not isinstance(x, Tensor) or not x.is_floating_point():
+            raise LatentError("mixup needs inputs that are floating-point tensors; use inputs=... to convert them")
+        share = float(self._rng.beta(self._alpha, self._alpha))
+        order = torch.from_numpy(self._rng.permutation(len(x))).to(x.device)
+        return share * x[order] + (1 - share) * x
+
+
+def _input_entry(batch: Any) -> Any:
+    if not isinstance(batch, Mapping | tuple | list):
+        return batch
+    if not batch:
+        raise LatentError(f"data gave an empty {type(batch).__name__} as a batch: there is no input in it")
+    if not isinstance(batch, Mapping):
+        return batch[0]
+    named = [batch[name] for name in _INPUT_NAMES if name in batch]
+    others = [value for name, value in batch.items() if name not in _LABEL_NAMES]
+    return (named or others or list(batch.values()))[0]
+
+
+def _label_entry(batch: Any) -> Any:
+    if isinstance(batch, Mapping):
+        for name in _LABEL_NAMES:
+            if name in batch:
+                return batch[name]
+    entries = list(batch.values()) if isinstance(batch, Mapping) else batch
+    if not isinstance(entries, tuple | list) or len(entries) < 2:
+        raise LatentError(
+            "a batch must hold inputs and classes, in this order; use inputs=... and labels=... to say where"
+        )
+    return entries[1]
+
+
+def _classes(given: Any) -> Tensor:
+    try:
+        return torch.as_tensor(given).reshape(-1)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise LatentError(
+            f"classes must be whole numbers, got {type(given).__name__} ({error}): say with labels=... where they are"
+        ) from error
+
+
+def _refuse_tokens(z: Tensor, inputs: int) -> None:
+    if z.ndim == 3 and len(z) == inputs and z.shape[1] > 1:
+        raise LatentError(
+            f"there are {z.shape[1]} latents for each input: the head gets all tokens of an input. Name the layer "
+            'inside of it that reads one latent for each, such as "head.fc"'
+        )
+
+
+def _rows(z: Any, which: str) -> Tensor:
+    if not isinstance(z, Tensor) or z.ndim < 2:
+        shape = tuple(z.shape) if isinstance(z, Tensor) else type(z).__name__
+        raise LatentError(
+            f"{which} must return latents (N, D), got {shape}: see elign.Latents to read them off a model; data must "
+            "give batches (a DataLoader, not a Dataset)"
+        )
+    if z.ndim > 3:
+        raise LatentError(
+            f"{which} returns feature maps {tuple(z.shape)}, not latents (N, D) or (N, tokens, D): name the layer that "
+            "reads them once they are flat (inside a head that flattens them itself, its linear layer), or flatten "
+            "all but the last dimension yourself"
+        )
+    return z.reshape(-1, z.shape[-1])
+
+
+def _to_device(x: Any, device: torch.device | str | None) -> Any:
+    if device is None:
+        return x
+    if isinstance(x, Tensor):
+        return x.to(device)
+    if isinstance(x, tuple | list):
+        parts = [_to_device(part, device) for part in x]
+        return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
+    if isinstance(x, Mapping):
+        return {key: _to_device(part, device) for key, part in x.items()}
+    return x
+
+
+def _device_of(model: Callable[[Any], Tensor]) -> torch.device | None:
+    first = next(model.parameters(), None) if isinstance(model, nn.Module) else None
+    return None if first is None else first.device
+
+
+def _name_of(model: nn.Module, head: nn.Module) -> str:
+    for name, module in model.named_modules():
+        if module is head:
+            return str(name)
+    raise AttachError("the given head is not a part of the given model")
+
+
+# Parts in evaluation mode for our sake: how often, and the mode to go back to. Several threads may evaluate one model,
+# and the first that is done must not switch it back under the others.
+_held: dict[nn.Module, tuple[int, bool]] = {}
+_held_lock = threading.Lock()
+
+
+@contextmanager
+def evaluating(*models: Callable[[Any], Any]) -> Iterator[None]:
+    """Keep models in evaluation mode; afterwards each of their parts is in the mode it was."""
+    # A method of a model, such as `model.features`, stands for that model.
+    owners = (model if isinstance(model, nn.Module) else getattr(model, "__self__", None) for model in models)
+    parts = {part for owner in owners if isinstance(owner, nn.Module) for part in owner.modules()}
+    with _held_lock:
+        for part in parts:
+            times, mode = _held.get(part, (0, part.training))
+            _held[part] = times + 1, mode
+            part.training = False
+    try:
+        yield
+    finally:
+        with _held_lock:
+            for part in parts:
+                times, mode = _held.pop(part)
+                if times > 1:
+                    _held[part] = times - 1, mode
+                else:
+                    part.training = mode

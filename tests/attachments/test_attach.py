@@ -1,0 +1,423 @@
+"""An aligner in front of a head: in evaluation mode the head reads aligned latents, and nothing else changes."""
+
+from __future__ import annotations
+
+import copy
+import io
+
+import pytest
+import torch
+from tests.aligning import expected_output
+from torch import nn
+
+import elign
+from elign import AttachError, Attachment, ByMask, ByPrediction, ByProbe, Latents, NotFittedError
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+def test_the_head_reads_aligned_latents_until_detached(net, shift, x, by_name):
+    plain = net(x)
+    attachment = elign.attach(net, "fc" if by_name else net.fc, shift)
+    assert isinstance(attachment, Attachment)
+    assert torch.equal(net(x), expected_output(net, shift, x))
+    assert not torch.allclose(net(x), plain)
+    attachment.detach()
+    assert torch.equal(net(x), plain)
+
+
+def test_energy_aligners_work_the_same(net, short_energy, x):
+    with elign.attach(net, "fc", short_energy):
+        assert torch.equal(net(x), expected_output(net, short_energy, x))
+
+
+def test_training_mode_is_untouched(net, shift, x):
+    net.train()
+    net.body[3].eval()
+    torch.manual_seed(0)
+    plain = net(x)
+    with elign.attach(net, "fc", shift):
+        assert torch.equal(net(x), plain)
+        net.eval()
+        assert not torch.allclose(net(x), plain)
+
+
+def test_nothing_is_added_to_the_model(net, short_energy):
+    state, parts, parameters = list(net.state_dict()), list(net.modules()), len(list(net.parameters()))
+    with elign.attach(net, "fc", short_energy, gate=ByPrediction(2)):
+        assert list(net.state_dict()) == state
+        assert list(net.modules()) == parts
+        assert len(list(net.parameters())) == parameters
+        net.load_state_dict(net.state_dict())
+    assert not net.fc._forward_pre_hooks
+    assert not net.fc._forward_pre_hooks_with_kwargs
+
+
+def test_a_frozen_head_in_a_model_that_trains_is_left_alone(net, shift):
+    z = torch.randn(4, net.fc.in_features)
+    plain = net.fc(z)
+    elign.attach(net, "fc", shift)
+    assert not torch.equal(net.fc(z), plain)
+    net.train()
+    net.fc.eval()
+    assert torch.equal(net.fc(z), plain)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_modes_that_keep_no_gradients(net, short_energy, x, mode):
+    with elign.attach(net, "fc", short_energy, gate=ByPrediction(2)):
+        expected = net(x)
+        with mode():
+            assert torch.equal(net(x), expected)
+
+
+def test_autocast(net, short_energy, x):
+    with elign.attach(net, "fc", short_energy), torch.autocast("cpu", torch.bfloat16):
+        result = net(x)
+    assert result.dtype == torch.bfloat16
+    torch.testing.assert_close(result.float(), expected_output(net, short_energy, x), rtol=0.1, atol=0.1)
+
+
+def test_gradients_reach_the_input(net, shift, x):
+    x.requires_grad_()
+    with elign.attach(net, "fc", shift):
+        net(x).sum().backward()
+    aligned = x.grad.clone()
+    x.grad = None
+    net(x).sum().backward()
+    torch.testing.assert_close(aligned, x.grad)
+
+
+# --- heads of all kinds ----------------------------------------------------------------------------------
+
+
+class Output(nn.Module):
+    def __init__(self, wrap):
+        super().__init__()
+        self.inner = nn.Linear(6, 4)
+        self.wrap = wrap
+
+    def forward(self, z):
+        return self.wrap(self.inner(z))
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [lambda y: {"extra": y.sum(), "logits": y}, lambda y: {"scores": y}, lambda y: (y, y.sum()), lambda y: [y]],
+    ids=["logits", "single", "tuple", "list"],
+)
+def test_heads_may_return_anything(net, shift, x, wrap):
+    net.fc = Output(wrap).eval()
+    with elign.attach(net, "fc", shift, gate=ByPrediction(2)):
+        result = net(x)
+    plain = net.fc.inner(net.body(x))
+    where = plain.argmax(dim=1) < 2
+    expected = net.fc(shift.align(net.body(x), where=where))
+    assert type(result) is type(expected)
+    first = lambda out: out.get("logits", next(iter(out.values()))) if isinstance(out, dict) else out[0]  # noqa: E731
+    assert torch.equal(first(result), first(expected))
+
+
+class Caller(nn.Module):
+    def __init__(self, call):
+        super().__init__()
+        self.head = nn.Bilinear(6, 6, 2)
+        self.call = call
+
+    def forward(self, z):
+        return self.call(self.head, z)
+
+
+@pytest.mark.parametrize(
+    ("argument", "call"),
+    [
+        (0, lambda head, z: head(z, torch.ones_like(z))),
+        (-2, lambda head, z: head(z, torch.ones_like(z))),
+        ("input1", lambda head, z: head(input1=z, input2=torch.ones_like(z))),
+    ],
+)
+def test_the_latent_may_be_any_argument(shift, argument, call):
+    model, z = Caller(call).eval(), torch.randn(3, 6)
+    expected = model.head(shift.align(z), torch.ones_like(z))
+    with elign.attach(model, "head", shift, argument=argument):
+        assert torch.equal(model(z), expected)
+
+
+@pytest.mark.parametrize("argument", [1, -1])
+def test_other_arguments_stay_as_they_are(shift, argument):
+    model, z = Caller(lambda head, z: head(torch.ones_like(z), z)).eval(), torch.randn(3, 6)
+    with elign.attach(model, "head", shift, argument=argument):
+        assert torch.equal(model(z), model.head.forward(torch.ones_like(z), shift.align(z)))
+
+
+def test_a_latent_that_is_not_where_it_should_be_is_an_error_at_the_call(shift):
+    model = Caller(lambda head, z: head(input1=z, input2=z)).eval()
+    with elign.attach(model, "head", shift), pytest.raises(AttachError, match="input1"):
+        model(torch.zeros(1, 6))
+
+
+def test_latents_of_any_shape(shift):
+    model, z = nn.Sequential(nn.Identity(), nn.Linear(6, 2)).eval(), torch.randn(2, 7, 6)
+    with elign.attach(model, "1", shift):
+        assert torch.equal(model(z), model[1].forward(shift.align(z)))
+        assert model(z[:0]).shape == (0, 7, 2)
+
+
+# --- Attaching, replacing and detaching: what is refused, what may be exchanged, and what is left behind.
+
+
+def test_the_context_manager_detaches_also_after_an_error(net, shift):
+    attachment = elign.attach(net, "fc", shift)
+    with pytest.raises(ZeroDivisionError), attachment as entered:
+        _ = 1 / (entered is not attachment)
+    assert not net.fc._forward_pre_hooks
+
+
+def test_detaching_twice_does_nothing_more(net, shift, x):
+    attachment = elign.attach(net, "fc", shift)
+    attachment.detach()
+    second = elign.attach(net, "fc", shift)
+    attachment.detach()
+    assert torch.equal(net(x), expected_output(net, shift, x))
+    second.detach()
+
+
+def test_two_aligners_on_one_head_are_refused_unless_one_replaces_the_other(net, shift, short_energy, x):
+    elign.attach(net, "fc", shift)
+    with pytest.raises(AttachError, match="replace=True"):
+        elign.attach(net, "fc", short_energy)
+    assert torch.equal(net(x), expected_output(net, shift, x))
+    elign.attach(net, "fc", short_energy, replace=True)
+    assert torch.equal(net(x), expected_output(net, short_energy, x))
+    assert elign.detach(net) == 1
+
+
+@pytest.mark.parametrize("first", ["aligner", "classifier"])
+def test_an_aligner_and_a_classifier_that_aligns_by_itself_are_not_for_one_head(net, shift, first):
+    aligned = elign.Voting([elign.Aligned(shift, elign.HeadLogits())], task_boundaries=2)
+    aligned.fit(z=torch.randn(8, 6), labels=torch.arange(8) % 4, logits=torch.randn(8, 4))
+    one, two = (shift, aligned) if first == "aligner" else (aligned, shift)
+    elign.attach(net, "fc", one)
+    with pytest.raises(AttachError, match="replace=True"):
+        elign.attach(net, "fc", two)
+    elign.attach(net, "fc", two, replace=True)
+    assert elign.detach(net) == 1
+
+
+def test_a_replacement_leaves_what_goes_with_it(net, shift, short_energy, x):
+    elign.attach(net, "fc", shift)
+    elign.attach(net, "fc", elign.HeadLogits())
+    elign.attach(net, "fc", short_energy, replace=True)
+    elign.attach(net, "fc", elign.HeadLogits(), replace=True)
+    assert torch.equal(net(x), expected_output(net, short_energy, x))
+    assert elign.detach(net) == 2
+
+
+def test_what_cannot_be_attached_is_named(net, shift):
+    with pytest.raises(AttachError, match="not a Linear"):
+        elign.attach(net, "fc", nn.Linear(6, 6))
+    with pytest.raises(AttachError, match="got a int"):
+        elign.attach(net, "fc", shift, gate=2)
+    assert elign.detach(net) == 0
+
+
+def test_a_refused_replacement_leaves_the_old_one(net, shift):
+    elign.attach(net, "fc", shift)
+    with pytest.raises(NotFittedError):
+        elign.attach(net, "fc", elign.MeanShift(), replace=True)
+    assert elign.detach(net) == 1
+
+
+def test_detach_finds_all_and_leaves_hooks_of_others(net, shift):
+    net.other = nn.Linear(6, 2)
+    calls = []
+    net.fc.register_forward_pre_hook(lambda module, args: calls.append(1))
+    elign.attach(net, "fc", shift)
+    elign.attach(net, "other", shift)
+    assert elign.detach(net) == 2
+    assert elign.detach(net) == 0
+    net(torch.zeros(1, 5))
+    assert calls == [1]
+
+
+def test_what_is_not_fitted_is_refused(net, shift):
+    with pytest.raises(NotFittedError, match="EnergyAligner"):
+        elign.attach(net, "fc", elign.EnergyAligner())
+    for gate in (ByProbe(), elign.ByEnergy()):
+        with pytest.raises(NotFittedError, match=type(gate).__name__):
+            elign.attach(net, "fc", shift, gate=gate)
+    assert not net.fc._forward_pre_hooks
+
+
+def test_heads_that_are_not_there_are_refused(net, shift):
+    with pytest.raises(AttachError, match="'fc'"):
+        elign.attach(net, "fcc", shift)
+    with pytest.raises(AttachError, match="not a part"):
+        elign.attach(net, nn.Linear(6, 4), shift)
+
+
+def test_aligner_and_gate_may_be_exchanged(net, shift, x):
+    other = elign.Identity().fit_latents(torch.zeros(1, 6), torch.zeros(1, 6))
+    plain = net(x)
+    with elign.attach(net, "fc", shift) as attachment:
+        attachment.what = other
+        assert torch.equal(net(x), plain)
+        attachment.what, attachment.gate = shift, ByMask(torch.zeros(9, dtype=torch.bool))
+        assert torch.equal(net(x), plain)
+
+
+def test_an_aligner_of_another_dimension_than_a_linear_head_is_refused(net):
+    z = torch.randn(5, net.fc.in_features + 1)
+    with pytest.raises(elign.AttachError, match="dimension 6, the aligner's is 7"):
+        elign.attach(net, "fc", elign.MeanShift().fit_latents(z, z))
+
+
+def test_an_aligner_that_was_fitted_forward_is_not_attached(net, pairs):
+    with pytest.raises(AttachError, match="fitted forward"):
+        elign.attach(net, "fc", elign.MeanShift().fit_latents(*pairs, direction="forward"))
+
+
+# --- Gates in attachments: what a gate is asked, what it gets to see, and that the head reads what it decides.
+
+
+class Counting(nn.Linear):
+    def forward(self, z):
+        self.seen = [*getattr(self, "seen", []), z.detach().clone()]
+        return super().forward(z)
+
+
+def test_a_prediction_gate_asks_the_head_once_about_unaligned_latents(net, shift, x):
+    net.fc = Counting(6, 4).eval()
+    hooks = []
+    net.fc.register_forward_pre_hook(lambda module, args: hooks.append(1))
+    latents = net.body(x)
+    with elign.attach(net, "fc", shift, gate=ByPrediction(2)):
+        net(x)
+    asked, read = net.fc.seen
+    assert torch.equal(asked, latents)
+    where = nn.functional.linear(latents, net.fc.weight, net.fc.bias).argmax(dim=1) < 2
+    assert torch.equal(read, shift.align(latents, where=where))
+    assert hooks == [1]
+
+
+def test_a_head_that_works_in_place_does_not_spoil_the_latents(net, pairs, x):
+    shift = elign.MeanShift().fit_latents(pairs[1], pairs[0])  # by about +2: nothing that the head could cut off
+    net.fc = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(6, 4)).eval()
+    latents = net.body(x).detach()
+    where = net.fc(latents.clone()).argmax(dim=1) < 2
+    assert 0 < where.sum() < 9
+    expected = net.fc(shift.align(latents, where=where))
+    with elign.attach(net, "fc", shift, gate=ByPrediction(2)):
+        assert torch.equal(net(x), expected)
+        with torch.no_grad():
+            assert torch.equal(net(x), expected)
+
+
+@pytest.mark.parametrize("kind", ["mask", "soft prediction", "probe", "soft probe", "energy"])
+def test_every_gate_decides_over_what_the_head_reads(net, short_energy, x, kind):
+    latents = net.body(x)
+    gates = {
+        "mask": lambda: ByMask(torch.arange(9) % 2 == 0),
+        "soft prediction": lambda: ByPrediction(2, soft=True),
+        "probe": lambda: ByProbe().fit(latents[:4], latents[4:]),
+        "soft probe": lambda: ByProbe(soft=True).fit(latents[:4], latents[4:]),
+        "energy": lambda: elign.ByEnergy(quantile=0.5).fit(short_energy, latents),
+    }
+    gate = gates[kind]()
+    where = gate(latents, head=net.fc, aligner=short_energy)
+    assert where.float().std() > 0
+    with elign.attach(net, "fc", short_energy, gate=gate):
+        assert torch.equal(net(x), expected_output(net, short_energy, x, where=where))
+
+
+def test_a_gate_sees_latents_head_and_aligner_and_nothing_else(net, shift, x):
+    seen = []
+
+    class Nosy(elign.Gate):
+        learns = False
+
+        def weights(self, *args, **kwargs):
+            seen.append((args, kwargs))
+            return torch.ones(len(args[0]), dtype=torch.bool)
+
+    with elign.attach(net, "fc", shift, gate=Nosy()):
+        net(x.requires_grad_())
+    (((z, head, aligner), kwargs),) = seen
+    assert torch.equal(z, net.body(x))
+    assert not z.requires_grad
+    assert torch.equal(head(z), net.fc.forward(z))
+    assert aligner is shift
+    assert not kwargs
+
+
+def test_latents_read_off_an_attached_model_are_the_unaligned_ones_even_with_a_prediction_gate(net, shift, x):
+    with elign.attach(net, "fc", shift, gate=ByPrediction(2)):
+        assert torch.equal(Latents(net, "fc")(x), net.body(x))
+
+
+# --- Models with an attached aligner, copied, pickled, replicated or wrapped: they align too.
+
+
+def test_a_deep_copy_aligns_too_and_is_independent(net, shift, x):
+    attachment = elign.attach(net, "fc", shift)
+    aligned = net(x)
+    copied = copy.deepcopy(net)
+    assert torch.equal(copied(x), aligned)
+    assert elign.detach(copied) == 1
+    assert not torch.allclose(copied(x), aligned)
+    assert torch.equal(net(x), aligned)
+    other = copy.deepcopy(net)
+    attachment.detach()
+    assert not torch.allclose(net(x), aligned)
+    assert torch.equal(other(x), aligned)
+    shift.shift.zero_()
+    assert torch.equal(other(x), aligned)
+
+
+def test_a_pickled_model_aligns_and_can_be_detached(net, short_energy, x):
+    elign.attach(net, "fc", short_energy, gate=ByPrediction(2))
+    file = io.BytesIO()
+    torch.save(net, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=False)
+    assert torch.equal(loaded(x), net(x))
+    assert elign.detach(loaded) == 1
+    assert elign.detach(net) == 1
+    assert torch.equal(loaded(x), net(x))
+
+
+def test_replicas_align_with_their_own_weights(net, shift, x):
+    elign.attach(net, "fc", shift, gate=ByPrediction(2))
+    expected = net(x)
+    replica = net._replicate_for_data_parallel()
+    replica.body = net.body
+    replica.fc = net.fc._replicate_for_data_parallel()
+    replica.fc.weight, replica.fc.bias = net.fc.weight * 1, net.fc.bias * 1
+    assert torch.equal(replica(x), expected)
+    replica.fc.bias = net.fc.bias + 1
+    assert torch.equal(net(x), expected)
+
+
+@pytest.mark.parametrize("kind", ["aligner", "gate", "outputs", "classifier"])
+def test_a_replica_with_other_weights_says_what_a_model_with_these_weights_says(net, shift, x, kind):
+    what = elign.HeadLogits() if kind == "classifier" else shift
+    options = {"gate": {"gate": ByPrediction(2)}, "outputs": {"outputs": elign.SplitOutputs(range(2))}}.get(kind, {})
+    elign.attach(net, "fc", what, **options)
+    other = copy.deepcopy(net)
+    with torch.no_grad():
+        other.fc.weight.mul_(-2)
+    replica = net._replicate_for_data_parallel()
+    replica.body, replica.fc = net.body, net.fc._replicate_for_data_parallel()
+    replica.fc.weight, replica.fc.bias = net.fc.weight * -2, net.fc.bias * 1
+    assert torch.equal(replica(x), other(x))
+    assert not torch.allclose(replica(x), net(x))
+
+
+def test_data_parallel_aligns(net, shift, x):
+    elign.attach(net, "fc", shift)
+    assert torch.equal(nn.DataParallel(net)(x), net(x))
+
+
+def test_attaching_through_a_wrapper(net, shift, x):
+    wrapped = nn.DataParallel(net)
+    with elign.attach(wrapped, "module.fc", shift):
+        assert torch.equal(wrapped(x), expected_output(net, shift, x))

@@ -1,0 +1,171 @@
+"""A model with a classifier in the place of its head's scores, as a graph that gives the same scores."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import elign
+from elign import (
+    Aligned,
+    EnergyAligner,
+    Gaussian,
+    HeadLogits,
+    LatentClassifier,
+    LinearHead,
+    MeanShift,
+    NearestMean,
+    Voting,
+    WeightAligned,
+)
+from elign.export import export_model_onnx, export_model_torch
+from elign.export.tracing import ExportError
+
+DIM, CLASSES, KNOWN = 6, 4, 2
+
+
+@pytest.fixture
+def exemplars(net):
+    x = torch.randn(40, 5, generator=torch.Generator().manual_seed(5))
+    return net.body(x).detach(), torch.arange(40) % CLASSES
+
+
+class FirstOnly(LatentClassifier):
+    """A classifier of one's own."""
+
+    learns = False
+    needs_logits = True
+
+    def scores(self, z, logits=None):
+        return logits * z[..., :1]
+
+
+def directions(z, labels, **options):
+    return Gaussian(shared=1.0, shrinkage=0.1, normalize=True).fit(z=z, labels=labels, **options)
+
+
+def aligned(net, z, labels, aligner):
+    return Aligned(aligner, NearestMean().fit(z=aligner.align(z), labels=labels))
+
+
+def a_class_without(net, z, labels, aligner):
+    some = labels != 1
+    return NearestMean(normalize=False).fit(z=z[some], labels=labels[some])
+
+
+def voting(parts, net, z, labels, boundaries=KNOWN):
+    """All of them vote."""
+    equal = Voting(parts, task_boundaries=boundaries, standard_errors=float("inf"))
+    return equal.fit(z=z, labels=labels, logits=net.fc(z))
+
+
+def all_kinds(net, z, labels, aligner):
+    means = [NearestMean(normalize=each).fit(z=z, labels=labels) for each in (False, True)]
+    parts = [HeadLogits(), *means, directions(z, labels), aligned(net, z, labels, aligner)]
+    return voting(parts, net, z, labels)
+
+
+def one_part_twice(net, z, labels, aligner):
+    fisher = directions(z, labels)
+    shifted = Aligned(MeanShift().fit_latents(z + 1, z), fisher)
+    return voting([HeadLogits(), fisher, shifted, shifted, Aligned(shifted.aligner, shifted)], net, z, labels)
+
+
+def several_tasks(net, z, labels, aligner):
+    # Without the energy's kinks, where rounding alone moves a row.
+    shift = MeanShift().fit_latents(z + 1, z)
+    moved = Aligned(shift, directions(shift.align(z), labels, classes=CLASSES))
+    return voting([HeadLogits(), moved], net, z, labels, boundaries=[1, KNOWN])
+
+
+MAKERS = {
+    "means": lambda net, z, labels, aligner: NearestMean(normalize=False).fit(z=z, labels=labels),
+    "a class without": a_class_without,
+    "directions": lambda net, z, labels, aligner: directions(z, 2 * labels),
+    "linear": lambda net, z, labels, aligner: Gaussian(shared=1.0).fit(z=z, labels=labels, classes=CLASSES + 1),
+    "quadratic": lambda net, z, labels, aligner: Gaussian(shared=0.5).fit(z=z, labels=labels, classes=CLASSES + 1),
+    "linear head": lambda net, z, labels, aligner: LinearHead().fit(z=z, labels=labels, head=net.fc),
+    "weights": lambda net, z, labels, aligner: WeightAligned().fit(head=net.fc, old_classes=KNOWN),
+    "aligned": aligned,
+    "own": lambda net, z, labels, aligner: FirstOnly(),
+    "voting": all_kinds,
+    "several tasks": several_tasks,
+    "one part twice": one_part_twice,
+}
+
+
+def made(name, net, exemplars, aligner):
+    return MAKERS[name](net, *exemplars, aligner)
+
+
+def test_every_classifier_of_the_package_is_in_this_battery(net, exemplars, shift):
+    there = {type(part) for name in MAKERS for part in made(name, net, exemplars, shift).modules()}
+    public = {thing for thing in vars(elign).values() if isinstance(thing, type)}
+    assert {thing for thing in public if issubclass(thing, LatentClassifier)} - there == {
+        LatentClassifier,
+        elign.Repair,
+    }
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_program_gives_the_same_scores(name, net, exemplars, short_energy, tmp_path):
+    elign.attach(net, "fc", made(name, net, exemplars, short_energy))
+    x = torch.randn(9, 5, generator=torch.Generator().manual_seed(6))
+    path = export_model_torch(net, tmp_path / "model.pt2", x[:2]).path
+    served = torch.export.load(path).module()
+    torch.testing.assert_close(served(x), net(x).detach(), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_onnxruntime_gives_the_same_scores(name, net, exemplars, short_energy, tmp_path):
+    runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    pytest.importorskip("onnxscript", reason="onnxscript is not installed")
+    elign.attach(net, "fc", made(name, net, exemplars, short_energy))
+    x = torch.randn(9, 5, generator=torch.Generator().manual_seed(6))
+    path = export_model_onnx(net, tmp_path / "model.onnx", x[:2]).path
+    (served,) = runtime.InferenceSession(path).run(None, {"input": x.numpy()})
+    torch.testing.assert_close(torch.from_numpy(served), net(x).detach(), atol=1e-4, rtol=1e-4)
+
+
+def test_an_aligner_and_a_classifier_on_one_head(net, exemplars, shift, tmp_path):
+    elign.attach(net, "fc", shift)
+    elign.attach(net, "fc", made("means", net, exemplars, shift))
+    x = torch.randn(9, 5, generator=torch.Generator().manual_seed(6))
+    served = torch.export.load(export_model_torch(net, tmp_path / "m.pt2", x[:2]).path).module()
+    torch.testing.assert_close(served(x), net(x).detach(), atol=1e-4, rtol=1e-4)
+
+
+def test_an_aligner_for_some_outputs(net, short_energy, tmp_path):
+    elign.attach(net, "fc", short_energy, outputs=elign.SplitOutputs(range(KNOWN)))
+    x = torch.randn(9, 5, generator=torch.Generator().manual_seed(6))
+    served = torch.export.load(export_model_torch(net, tmp_path / "m.pt2", x[:2]).path).module()
+    torch.testing.assert_close(served(x), net(x).detach(), atol=1e-4, rtol=1e-4)
+
+
+def test_a_program_holds_what_scores_need_and_nothing_of_the_machine(net, exemplars, tmp_path):
+    elign.attach(net, "fc", Gaussian(shared=1.0).fit(None, *exemplars))
+    written = export_model_torch(net, tmp_path / "m.pt2", torch.randn(2, 5))
+    program = torch.export.load(written.path)
+    held = {name.rpartition(".")[2] for name in program.state_dict if name.startswith("parts.")}
+    assert held >= {"weights", "biases"}
+    assert not held & {"means", "whitening"}
+    inner = [part for part in program.graph_module.modules() if isinstance(part, torch.fx.GraphModule)]
+    assert len(inner) == 2, "without operations inside of others this says nothing"
+    assert written.nodes == sum(node.op == "call_function" for part in inner for node in part.graph.nodes)
+    assert b'.py\\"' not in written.path.read_bytes()
+
+
+def test_noise_inside_a_classifier_is_named(net, exemplars, pairs, tmp_path):
+    noisy = EnergyAligner(hidden=(4,), iterations=3, steps=2, noise=0.1).fit_latents(*pairs)
+    elign.attach(net, "fc", made("aligned", net, exemplars, noisy))
+    with pytest.raises(ExportError, match="drop_noise"):
+        export_model_torch(net, tmp_path / "m.pt2", torch.randn(2, 5))
+    assert export_model_torch(net, tmp_path / "m.pt2", torch.randn(2, 5), drop_noise=True).path.exists()
+    elign.detach(net)
+    silent = made("voting", net, exemplars, noisy)
+    silent.weights = torch.tensor([0.5, 0.5, 0.0, 0.0, 0.0])
+    elign.attach(net, "fc", silent)
+    assert export_model_torch(net, tmp_path / "m.pt2", torch.randn(2, 5)).path.exists()
+    elign.detach(net)
+    with pytest.raises(ExportError, match="nothing is attached"):
+        export_model_torch(net, tmp_path / "m.pt2", torch.randn(2, 5))

@@ -1,0 +1,134 @@
+"""Aligners and gates as ONNX files: onnxruntime computes what PyTorch computes, for every aligner with every gate."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from tests.exporting import DIM, GATES, STEPS, aligned, drifted, energy, head_of, run_onnx
+from torch import nn
+
+import elign
+from elign import export
+from elign.aligners.base import TracedAligner
+from elign.export import export_onnx
+from elign.export.recording import Recording, write_onnx
+from elign.export.tracing import AlignedLatents, TracedGate
+
+onnx = pytest.importorskip("onnx")
+
+ALIGNERS = {
+    "linear energy": lambda: energy(()),
+    "energy of one layer": lambda: energy((64,)),
+    "energy of two layers": lambda: energy((64, 64)),
+    "half steps, float64": lambda: elign.EnergyAligner(
+        hidden=(8, 4, 3), steps=1, half_step=True, iterations=9, learning_rate=1e-2
+    ).fit_latents(*(z.double() for z in drifted())),
+    "no steps": lambda: energy((4,), steps=0),
+    "identity": lambda: elign.Identity().fit_latents(*drifted()),
+    "mean shift": lambda: elign.MeanShift().fit_latents(*drifted()),
+    "random shift": lambda: elign.RandomShift().fit_latents(*drifted()),
+    "ridge": lambda: elign.Ridge().fit_latents(*drifted()),
+}
+PLAIN = ("half steps, float64", "no steps")
+COMBINATIONS = [
+    (aligner, gate)
+    for aligner in ALIGNERS
+    for gate in GATES
+    if gate == "none" or (aligner not in PLAIN and (gate != "energy" or "energy" in aligner.split()))
+]
+
+
+class Everything(nn.Module):
+    """All combinations side by side: (N, D) to (N, combinations, D)."""
+
+    def __init__(self, parts):
+        super().__init__()
+        self.parts = nn.ModuleList(parts)
+
+    def forward(self, z):
+        return torch.stack([part(z) for part in self.parts], dim=1)
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory):
+    """One ONNX file with all combinations, since an export takes seconds; what goes into each; and the latents."""
+    made = {name: make() for name, make in ALIGNERS.items()}
+    head, z = head_of(), drifted(seed=8)[1]
+    pairs = {(a, g): (made[a], GATES[g](made[a])) for a, g in COMBINATIONS}
+    module = Everything(
+        AlignedLatents(
+            export.deterministic(aligner, drop_noise=False), export.ready_gate(gate, aligner), copy.deepcopy(head)
+        )
+        for aligner, gate in pairs.values()
+    )
+    expected = torch.stack([aligned(*pair, head, z) for pair in pairs.values()], dim=1)
+    path = tmp_path_factory.mktemp("onnx") / "everything.onnx"
+    write_onnx(Recording.of(module, z, expected, names=("latents", "aligned")), path, opset=18, verify=False)
+    return path, pairs, head, z
+
+
+@pytest.fixture(scope="module")
+def served(everything):
+    path, _, _, z = everything
+    return {rows: run_onnx(path, z[:rows]) for rows in (1, 3, 200)}
+
+
+@pytest.mark.parametrize("combination", COMBINATIONS, ids=", ".join)
+def test_onnxruntime_aligns_as_pytorch_does(everything, served, combination):
+    _, pairs, head, z = everything
+    aligner, gate = pairs[combination]
+    for rows, results in served.items():
+        result = results[:, COMBINATIONS.index(combination)]
+        torch.testing.assert_close(result, aligned(aligner, gate, head, z[:rows]), rtol=1e-5, atol=1e-5)
+    moved = (result != z).any(dim=1)
+    if combination[0] not in ("identity", "no steps"):
+        assert moved.any()
+    if combination[1] in ("prediction", "energy", "probe"):
+        assert not moved.all()
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """An energy aligner with an energy gate, by the public function."""
+    aligner = energy((64, 64))
+    gate = GATES["energy"](aligner)
+    path = tmp_path_factory.mktemp("onnx") / "folder" / "aligner.onnx"
+    return aligner, gate, export_onnx(aligner, path, gate=gate, example=drifted()[1][:50])
+
+
+def test_the_file_is_a_small_graph_with_named_ends_and_a_free_number_of_rows(exported):
+    _, _, made = exported
+    graph = onnx.load(made.path).graph
+    ends = {
+        end.name: [dim.dim_param or dim.dim_value for dim in end.type.tensor_type.shape.dim]
+        for end in (*graph.input, *graph.output)
+    }
+    assert ends == {"latents": ["batch", DIM], "aligned": ["batch", DIM]}
+    assert made.nodes == len(graph.node) <= 10 * STEPS + 10
+    assert made.difference < 1e-5
+    assert list(made.path.parent.iterdir()) == [made.path]
+
+
+def test_the_file_says_its_operators_and_nothing_about_the_machine(exported):
+    content = exported[2].path.read_bytes()
+    assert onnx.load_from_string(content).opset_import[0].version == 18
+    assert b".py" not in content
+    assert str(Path(elign.__file__).parent).encode() not in content
+
+
+def test_traced_parts_are_no_kinds_of_aligner_or_gate_that_a_file_could_name():
+    assert not issubclass(TracedAligner, elign.Aligner)
+    assert not issubclass(TracedGate, elign.Gate)
+
+
+def test_the_core_imports_without_the_packages_of_the_extra():
+    code = (
+        "import sys, elign, elign.export; print([n for n in ('onnx', 'onnxscript', 'onnxruntime') if n in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,111 @@
+"""Aligners and gates that cannot be exported say so. Missing packages are named, or done without."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+from tests.exporting import DIM, GATES, energy, head_of
+from torch import nn
+from torch.nn import functional as F
+
+import elign
+from elign.export import ExportError, export_model_torch, export_onnx, export_torch, recording
+
+
+def test_an_energy_of_ones_own_is_refused(tmp_path):
+    class Own(elign.EnergyModel):
+        def forward(self, z):
+            return super().forward(z) ** 2
+
+    aligner = energy((4,))
+    aligner.energy = Own(DIM, (4,))
+    with pytest.raises(ExportError, match="Own"):
+        export_torch(aligner, tmp_path / "a.pt2")
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"gate": elign.ByMask(torch.ones(3, dtype=torch.bool))}, ExportError, "ByMask"),
+        ({"gate": elign.ByPrediction(2)}, elign.OptionError, "head="),
+        ({"gate": elign.ByPrediction(9), "head": head_of()}, elign.OptionError, "old_classes=9"),
+        ({"gate": elign.ByPrediction(2), "head": head_of().forward}, elign.OptionError, "module"),
+        ({"gate": elign.ByProbe()}, elign.NotFittedError, "ByProbe"),
+        ({"example": torch.zeros(0, DIM)}, elign.LatentError, "empty"),
+        ({"example": torch.zeros(3, DIM + 1)}, elign.LatentError, "dimension"),
+        ({"opset": 9}, elign.OptionError, "opset"),
+    ],
+)
+def test_what_cannot_be_exported_says_so(tmp_path, shift, options, error, message):
+    with pytest.raises(error, match=message):
+        export_onnx(shift, tmp_path / "a.onnx", **options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_energy_gate_needs_an_energy(tmp_path, shift):
+    with pytest.raises(ExportError, match="MeanShift"):
+        export_onnx(shift, tmp_path / "a.onnx", gate=GATES["energy"](energy((4,))))
+
+
+def test_what_is_no_fitted_aligner_says_so(tmp_path, net):
+    with pytest.raises(elign.NotFittedError):
+        export_onnx(elign.Ridge(), tmp_path / "a.onnx")
+    with pytest.raises(elign.OptionError, match="export_model_onnx"):
+        export_onnx(net, tmp_path / "a.onnx")
+
+
+class TakesWeights(nn.Module):
+    """Uses the weights of its head and never calls it."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(DIM, 4)
+
+    def forward(self, x):
+        return F.linear(x, self.fc.weight, self.fc.bias)
+
+
+def test_a_head_that_the_model_never_calls_is_named(tmp_path, shift):
+    model = TakesWeights().eval()
+    elign.attach(model, "fc", shift)
+    with pytest.raises(ExportError, match="does not call 'fc'"):
+        export_model_torch(model, tmp_path / "a.pt2", torch.zeros(2, DIM))
+    assert not list(tmp_path.iterdir())
+
+
+class FixesRows(nn.Module):
+    """Can be recorded for one number of rows only."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(DIM, 4)
+
+    def forward(self, x):
+        return self.fc(x.reshape(len(x), DIM))
+
+
+def test_a_model_that_fixes_the_number_of_rows_is_told_what_to_write(tmp_path, shift):
+    model = FixesRows().eval()
+    elign.attach(model, "fc", shift)
+    with pytest.raises(ExportError, match=r"x\.shape\[0\] can be recorded"):
+        export_model_torch(model, tmp_path / "a.pt2", torch.zeros(3, DIM))
+
+
+def test_what_torch_says_last_is_kept_and_its_colours_are_not():
+    error = RuntimeError("\n".join(["\x1b[96mit failed\x1b[0m", *"abcdefg", "", "because of this"]))
+    said = recording._first_lines(error)
+    assert said.startswith("it failed\n")
+    assert said.endswith("\nbecause of this")
+
+
+def test_missing_packages_are_named_with_the_command(tmp_path, shift, monkeypatch):
+    monkeypatch.setattr(recording, "_installed", lambda name: name != "onnxscript")
+    with pytest.raises(ExportError, match=re.escape("needs onnxscript: pip install 'elign[export]'")):
+        export_onnx(shift, tmp_path / "a.onnx")
+
+
+def test_without_a_runtime_nothing_is_compared(tmp_path, shift, monkeypatch):
+    monkeypatch.setattr(recording, "_installed", lambda name: name != "onnxruntime")
+    assert export_onnx(shift, tmp_path / "a.onnx").difference is None

@@ -1,0 +1,85 @@
+"""Whole files or none."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from elign.utils.files import replacing, write_bytes_atomic, write_text_atomic
+
+
+def names(folder):
+    return sorted(entry.name for entry in folder.iterdir())
+
+
+def test_writes_text_as_utf8_without_changing_line_ends_and_makes_folders(tmp_path):
+    path = tmp_path / "a" / "b" / "page.md"
+    assert write_text_atomic(path, "Grüße\r\nline\n") == path
+    assert path.read_bytes() == "Grüße\r\nline\n".encode()
+
+
+def test_takes_a_path_as_text(tmp_path):
+    assert write_bytes_atomic(str(tmp_path / "x"), b"1") == tmp_path / "x"
+
+
+def test_replaces_an_older_file_and_leaves_nothing_else(tmp_path):
+    path = tmp_path / "data.bin"
+    write_bytes_atomic(path, b"old and long")
+    write_bytes_atomic(path, b"new")
+    assert path.read_bytes() == b"new"
+    assert names(tmp_path) == ["data.bin"]
+
+
+@pytest.mark.parametrize(("owner", "step"), [(os, "fsync"), (Path, "replace")])
+@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
+def test_a_write_that_fails_leaves_the_old_file_and_no_rubbish(tmp_path, monkeypatch, owner, step, error):
+    path = tmp_path / "data.bin"
+    write_bytes_atomic(path, b"old")
+
+    def fail(*arguments, **options):
+        raise error("stopped")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, step, fail)
+        with pytest.raises(error, match="stopped"):
+            write_bytes_atomic(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert names(tmp_path) == ["data.bin"]
+
+
+def test_a_folder_in_the_way_is_an_error_without_rubbish(tmp_path):
+    (tmp_path / "taken" / "inner").mkdir(parents=True)
+    with pytest.raises(OSError, match="taken"):
+        write_bytes_atomic(tmp_path / "taken", b"new")
+    assert names(tmp_path) == ["taken"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such permissions")
+def test_a_file_is_as_readable_as_any_other_new_file(tmp_path):
+    (tmp_path / "plain").write_bytes(b"")
+    write_bytes_atomic(tmp_path / "ours", b"")
+    assert (tmp_path / "ours").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_replacing_keeps_the_old_file_until_the_new_one_is_whole(tmp_path):
+    target = tmp_path / "file"
+    target.write_bytes(b"old")
+    with replacing(target) as handle:
+        handle.write(b"new")
+        handle.flush()
+        assert target.read_bytes() == b"old"
+    assert target.read_bytes() == b"new"
+
+
+def test_leftovers_of_a_killed_process_are_swept_after_a_day(tmp_path):
+    stale, recent = tmp_path / ".file.aa.part", tmp_path / ".file.bb.part"
+    for path in (stale, recent):
+        path.touch()
+    day_ago = time.time() - 24 * 3600 - 1
+    os.utime(stale, (day_ago, day_ago))
+    with replacing(tmp_path / "file") as handle:
+        handle.write(b"new")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".file.bb.part", "file"]

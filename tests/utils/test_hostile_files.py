@@ -1,0 +1,370 @@
+"""Files of every class that somebody tampered with, digest included: each is refused, quickly and in little memory."""
+
+from __future__ import annotations
+
+import json
+import time
+import warnings
+
+import pytest
+import safetensors.torch
+import torch
+from tests.fuzzing import bounded
+from torch import nn
+
+import elign
+from elign.utils import fitted
+from elign.utils.fitted import FittedModule, digest, read_safetensors
+
+DIM, CLASSES = 4, 4
+SECONDS, MEGABYTES = 2.0, 300
+
+
+def latents(rows=80):
+    labels = torch.arange(rows) % CLASSES
+    generator = torch.Generator().manual_seed(0)
+    z = 3 * torch.eye(DIM)[labels] + torch.randn(rows, DIM, generator=generator)
+    return z, z @ torch.diag(torch.linspace(0.5, 2, DIM)) + 1, labels
+
+
+def make_all():
+    """One object of every registered class that can be saved, some in several forms."""
+    z_prev, z, labels = latents()
+    torch.manual_seed(0)
+    head = nn.Linear(DIM, CLASSES)
+    energy = elign.EnergyAligner(hidden=(3,), iterations=2, steps=2).fit_latents(z_prev, z)
+    shift = elign.MeanShift().fit_latents(z_prev, z)
+    means = elign.NearestMean().fit(z=z, labels=labels)
+    old, new = labels < 2, labels >= 2
+    statistics = elign.ClassStatistics().update(z_prev[old], labels[old])
+
+    def repair(**known):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return elign.Repair(force=True).fit_latents(z_prev[new], z[new], labels[new], head=head, **known)
+
+    return {
+        "EnergyAligner": energy,
+        "Identity": elign.Identity().fit_latents(z_prev, z),
+        "MeanShift": shift,
+        "RandomShift": elign.RandomShift().fit_latents(z_prev, z),
+        "Ridge": elign.Ridge().fit_latents(z_prev, z),
+        "LocalShift": elign.LocalShift().fit_latents(z_prev, z),
+        "Always": elign.Always(),
+        "ByPrediction": elign.ByPrediction(old_classes=2),
+        "ByEnergy": elign.ByEnergy().fit(energy, z),
+        "ByProbe": elign.ByProbe().fit(z[old], z[new]),
+        "FixedStrength": elign.FixedStrength().fit(shift, head, z, labels, old_classes=2),
+        "NearestMean": means,
+        "Gaussian": elign.Gaussian().fit(z=z, labels=labels),
+        "Gaussian shared": elign.Gaussian(shared=1).fit(z=z, labels=labels),
+        "LinearHead": elign.LinearHead(steps=5).fit(z=z, labels=labels),
+        "HeadLogits": elign.HeadLogits(),
+        "WeightAligned": elign.WeightAligned().fit(head=head, old_classes=2),
+        "Aligned": elign.Aligned(shift, means),
+        "Voting": elign.Voting([elign.HeadLogits(), means], task_boundaries=2).fit(z=z, labels=labels, head=head),
+        "ClassStatistics": statistics,
+        "ClassStatistics low-rank": elign.ClassStatistics(covariance="low-rank", rank=2).update(z, labels),
+        "ClassStatistics diagonal": elign.ClassStatistics(covariance="diagonal").update(z, labels),
+        "ClassStatistics none": elign.ClassStatistics(covariance="none").update(z, labels),
+        "Repair": repair(statistics=statistics),
+        "Repair exemplars": repair(exemplars=(z[old], labels[old])),
+        "Repair weights": repair(),
+    }
+
+
+MADE = make_all()
+NAMES = list(MADE)
+WHOLE = {}
+"""What the files of objects hold; a file that is saved is flushed to the disk, which takes longer than all else."""
+FLOATS = [
+    (name, key)
+    for name, made in MADE.items()
+    for key, tensor in made.state_dict().items()
+    if tensor.is_floating_point() and tensor.numel()
+]
+TENSORS = [(name, key) for name, made in MADE.items() for key in made.state_dict()]
+
+
+@pytest.fixture
+def tampered(tmp_path):
+    """Writes the file of an object with other options or tensors, and a digest that fits; a change of None removes."""
+
+    def write(made, *, options=None, tensors=None, **metadata):
+        path = tmp_path / "whole"
+        if made not in WHOLE:
+            WHOLE[made] = read_safetensors(made.save(path))
+        described, held = (dict(each) for each in WHOLE[made])
+        config = json.loads(described["config"]) | (options or {})
+        described |= {"config": json.dumps(config), **metadata}
+        held |= {key: tensor.contiguous() for key, tensor in (tensors or {}).items() if tensor is not None}
+        held = {key: tensor for key, tensor in held.items() if (tensors or {}).get(key, tensor) is not None}
+        described["digest"] = digest(described, held)
+        path.write_bytes(safetensors.torch.save(held, described))
+        return path
+
+    return write
+
+
+def refused(path):
+    """Fails unless a file is refused by name, in bounded time and memory."""
+    start = time.process_time()
+    with bounded(megabytes=MEGABYTES), pytest.raises(elign.FileFormatError, match=path.name) as caught:
+        FittedModule.load(path)
+    assert time.process_time() - start < SECONDS
+    assert len(str(caught.value)) < 6000
+
+
+def test_every_registered_class_is_here():
+    ours = {name for name, cls in fitted._registry.items() if cls.__module__.startswith("elign.")}
+    assert {type(made).__name__ for made in MADE.values()} | {"ByMask"} == ours
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_file_that_was_only_written_again_is_read(tampered, name):
+    made = MADE[name]
+    loaded = FittedModule.load(tampered(made))
+    assert all(torch.equal(loaded.state_dict()[key], tensor) for key, tensor in made.state_dict().items())
+
+
+@pytest.mark.parametrize(("name", "key"), FLOATS)
+def test_weights_that_are_no_numbers_are_refused(tampered, name, key):
+    # No latent, or all of them, may be below the threshold of energies.
+    for number in (torch.nan,) if name == "ByEnergy" else (torch.nan, torch.inf, -torch.inf):
+        tensor = MADE[name].state_dict()[key].clone()
+        tensor.view(-1)[-1] = number
+        refused(tampered(MADE[name], tensors={key: tensor}))
+
+
+def has_siblings(name, key):
+    """Whether there are other numbers beside these: alone, they decide on the type of the object."""
+    state, folder = MADE[name].state_dict(), key.rpartition(".")[0]
+    return sum(tensor.is_floating_point() and k.rpartition(".")[0] == folder for k, tensor in state.items()) > 1
+
+
+@pytest.mark.parametrize(("name", "key"), [each for each in FLOATS if has_siblings(*each) and "energy" not in each[1]])
+def test_numbers_that_are_infinite_in_the_type_of_the_others_are_refused(tampered, name, key):
+    tensor = MADE[name].state_dict()[key]
+    refused(tampered(MADE[name], tensors={key: torch.full_like(tensor, 1e200, dtype=torch.float64)}))
+
+
+@pytest.mark.parametrize(("name", "key"), TENSORS)
+def test_tensors_of_another_kind_are_refused(tampered, name, key):
+    tensor = MADE[name].state_dict()[key]
+    for dtype in {torch.float32, torch.int64, torch.bool, torch.complex64} - {tensor.dtype}:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            refused(tampered(MADE[name], tensors={key: tensor.to(dtype)}))
+
+
+@pytest.mark.parametrize(("name", "key"), TENSORS)
+def test_wrong_shapes_and_missing_tensors_are_refused(tampered, name, key):
+    made, tensor = MADE[name], MADE[name].state_dict()[key]
+    missing = key not in ("is_forward",) and not key.endswith(".is_forward")  # files of version 0.1 do not have it
+    if missing:
+        refused(tampered(made, tensors={key: None}))
+    wrong = [tensor.unsqueeze(0), torch.cat([tensor.reshape(-1), tensor.reshape(-1)[:1]])]
+    for other in wrong:
+        if other.shape != tensor.shape:
+            refused(tampered(made, tensors={key: other}))
+    for shape in ((0,), (0, 3), (10**9, 0), (0, 2**40)):
+        if shape != tensor.shape:
+            refused(tampered(made, tensors={key: torch.zeros(shape, dtype=tensor.dtype)}))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_extra_tensors_are_refused(tampered, name):
+    refused(tampered(MADE[name], tensors={"more": torch.zeros(2)}))
+    refused(tampered(MADE[name], tensors={"estimators.7.means": torch.zeros(2, 2)}))
+
+
+@pytest.mark.parametrize("name", [name for name, made in MADE.items() if int(made.latent_dim)])
+def test_another_latent_dimension_is_refused(tampered, name):
+    # No tensor of these depends on the dimension.
+    free = name in ("Identity", "ByEnergy", "FixedStrength", "WeightAligned")
+    for dim in (0, -1, -(2**40), 2**20 + 1, 2**40, 2**62, *(() if free else (3, 30_000))):
+        refused(tampered(MADE[name], tensors={"latent_dim": torch.tensor(dim)}))
+
+
+OPTIONS = [
+    ("ByPrediction", {"old_classes": 10**8}),
+    ("ByPrediction", {"old_classes": [0, 10**8]}),
+    ("ByPrediction", {"old_classes": [-1]}),
+    ("ByPrediction", {"old_classes": []}),
+    ("ByPrediction", {"old_classes": "10"}),
+    ("ByPrediction", {"old_classes": 10**400}),
+    ("ByPrediction", {"logits": "print"}),
+    ("ByPrediction", {"soft": "no"}),
+    ("ByPrediction", {"soft": 1}),
+    ("ByProbe", {"soft": "no"}),
+    ("ByProbe", {"penalty": "1"}),
+    ("ByProbe", {"penalty": float("nan")}),
+    ("ByProbe", {"penalty": -1}),
+    ("ByEnergy", {"quantile": "0.5"}),
+    ("ByEnergy", {"quantile": 2}),
+    ("EnergyAligner", {"hidden": [2] * 200_000}),
+    ("EnergyAligner", {"hidden": [10**9]}),
+    ("EnergyAligner", {"hidden": [2**20] * 64}),
+    ("EnergyAligner", {"hidden": "33"}),
+    ("EnergyAligner", {"hidden": 3}),
+    ("EnergyAligner", {"steps": 10**9}),
+    ("EnergyAligner", {"steps": -1}),
+    ("EnergyAligner", {"steps": "3"}),
+    ("EnergyAligner", {"iterations": 10**9}),
+    ("EnergyAligner", {"step_size": "0.1"}),
+    ("EnergyAligner", {"step_size": float("inf")}),
+    ("EnergyAligner", {"step_size": 10**400}),
+    ("EnergyAligner", {"noise": float("nan")}),
+    ("EnergyAligner", {"half_step": "yes"}),
+    ("EnergyAligner", {"seed": 2**63}),
+    ("EnergyAligner", {"seed": "1"}),
+    ("RandomShift", {"norm": "1"}),
+    ("RandomShift", {"norm": float("nan")}),
+    ("Ridge", {"penalty": "strong"}),
+    ("Ridge", {"penalty": 0}),
+    ("LocalShift", {"bandwidth": "1"}),
+    ("LocalShift", {"anchors": 0}),
+    ("FixedStrength", {"shares": "01"}),
+    ("FixedStrength", {"shares": [10**400]}),
+    ("FixedStrength", {"shares": 1}),
+    ("FixedStrength", {"tolerance": "1"}),
+    ("Gaussian", {"shared": "all"}),
+    ("Gaussian", {"shrinkage": 2}),
+    ("Gaussian", {"normalize": "no"}),
+    ("NearestMean", {"normalize": "no"}),
+    ("NearestMean", {"normalise": True}),
+    ("LinearHead", {"steps": 10**9}),
+    ("LinearHead", {"samples_per_class": 10**9}),
+    ("LinearHead", {"weight_decay": "1"}),
+    ("Voting", {"steps": 10**9}),
+    ("Voting", {"steps": "4"}),
+    ("Voting", {"task_boundaries": 10**9}),
+    ("Voting", {"task_boundaries": [1, 10**9]}),
+    ("Voting", {"task_boundaries": [2, 1]}),
+    ("Voting", {"task_boundaries": list(range(1, 100_000))}),
+    ("Voting", {"task_boundaries": "2"}),
+    ("Voting", {"standard_errors": "1"}),
+    ("Voting", {"standard_errors": float("nan")}),
+    ("Voting", {"estimators": []}),
+    ("Voting", {"estimators": "both"}),
+    ("Voting", {"estimators": [{"class": "HeadLogits", "config": {}}] * 9000}),
+    ("Voting", {"estimators": [{"class": "MeanShift", "config": {}}]}),
+    ("Voting", {"estimators": [{"class": "HeadLogits", "config": "x"}]}),
+    ("Voting", {"estimators": [{"class": ["HeadLogits"], "config": {}}]}),
+    ("Voting", {"estimators": [{"class": "NearestMean", "config": {"normalize": "no"}}]}),
+    ("Aligned", {"aligner": {"class": "EnergyAligner", "config": {"hidden": [10**9]}}}),
+    ("Aligned", {"aligner": "MeanShift"}),
+    ("ClassStatistics", {"rank": 10**9}),
+    ("ClassStatistics", {"rank": "2"}),
+    ("ClassStatistics", {"covariance": "some"}),
+    ("ClassStatistics", {"covariance": 3}),
+    ("ClassStatistics", {"covariance": "diagonal"}),
+    ("ClassStatistics", {"covariance": ["full"]}),
+    ("Repair", {"head": 3}),
+    ("Repair", {"prior": "many"}),
+    ("Repair", {"prior": float("nan")}),
+    ("Repair", {"residual": -1}),
+    ("Repair", {"force": "yes"}),
+    ("Repair", {"seed": -1}),
+    ("Repair", {"aligner": "Ridge"}),
+    ("Repair", {"classifier": "Gaussian"}),
+    ("Repair", {"classifier": {"class": "MeanShift", "config": {}}}),
+    ("Repair", {"classifier": {"class": "NearestMean", "config": {}}}),
+    ("Repair", {"aligner": {"class": "EnergyAligner", "config": {"steps": 10**9}}}),
+]
+
+
+@pytest.mark.parametrize(("name", "options"), OPTIONS, ids=lambda value: str(value)[:60])
+def test_options_out_of_range_are_refused(tampered, name, options):
+    refused(tampered(MADE[name], options=options))
+
+
+@pytest.mark.parametrize("config", ["[]", "3", "null", '"x"', "{", "", '{"x": 1}', "[" * 10_000, '{"a":' * 100_000])
+@pytest.mark.parametrize("name", ["Ridge", "Gaussian", "Repair", "HeadLogits"])
+def test_options_that_are_none_are_refused(tampered, name, config):
+    refused(tampered(MADE[name], config=config))
+
+
+@pytest.mark.parametrize("levels", [50, 300, 1000, 10_000])
+@pytest.mark.parametrize("name", ["Voting", "Aligned", "Repair"])
+def test_deeply_nested_parts_are_refused(tampered, name, levels):
+    inner = '{"class": "HeadLogits", "config": {}}'
+    around = {
+        "Voting": ('{"class": "Voting", "config": {"task_boundaries": 2, "estimators": [', "]}}"),
+        "Aligned": (
+            '{"class": "Aligned", "config": {"aligner": {"class": "MeanShift", "config": {}}, "classifier": ',
+            "}}",
+        ),
+        "Repair": ('{"class": "Repair", "config": {"classifier": ', "}}"),
+    }[name]
+    part = around[0] * levels + inner + around[1] * levels
+    config = {
+        "Voting": f'{{"task_boundaries": 2, "estimators": [{part}]}}',
+        "Aligned": f'{{"aligner": {{"class": "MeanShift", "config": {{}}}}, "classifier": {part}}}',
+        "Repair": f'{{"classifier": {part}}}',
+    }[name]
+    refused(tampered(MADE[name], config=config))
+
+
+def test_objects_that_cannot_be_saved_do_not_come_out_of_files(tampered):
+    for config in ({"mask": [True]}, {"mask": "x"}, {"mask": None}, {}):
+        refused(tampered(elign.Always(), config=json.dumps(config), **{"class": "ByMask"}))
+    for name in ("Aligner", "Gate", "LatentClassifier", "FittedModule", "_Shift", "EnergyModel", "Module", "?", ""):
+        refused(tampered(elign.Always(), **{"class": name}))
+
+
+VALUES = [
+    ("ClassStatistics", "classes", torch.tensor([0, 2**40])),
+    ("ClassStatistics", "classes", torch.tensor([1, 0])),
+    ("ClassStatistics", "classes", torch.tensor([1, 1])),
+    ("ClassStatistics", "classes", torch.tensor([-1, 0])),
+    ("ClassStatistics", "counts", torch.tensor([3, -3])),
+    ("ClassStatistics", "counts", torch.tensor([0, 3])),
+    ("ClassStatistics", "counts", torch.tensor([3, 2**62])),
+    ("ClassStatistics diagonal", "diagonals", -torch.ones(CLASSES, DIM)),
+    ("ClassStatistics low-rank", "diagonals", -torch.ones(CLASSES, DIM)),
+    ("Repair", "mode_number", torch.tensor(3)),
+    ("Repair", "mode_number", torch.tensor(-1)),
+    ("Repair", "mode_number", torch.tensor(2**40)),
+    ("Repair", "temperature", torch.tensor(0.0)),
+    ("Repair", "temperature", torch.tensor(-1.0)),
+    ("Repair", "temperature", torch.tensor(torch.nan)),
+    ("Repair", "head_share", torch.tensor(1.5)),
+    ("Repair", "classifier.latent_dim", torch.tensor(0)),
+    ("Repair", "classifier.counts", torch.tensor([1, 1, 1, -1])),
+    ("Repair exemplars", "temperature", torch.tensor(0.0)),
+    ("Gaussian", "counts", torch.tensor([1, 1, 1, -1])),
+    ("Gaussian", "own_shares", torch.tensor([0.1, 0.1, 0.1, 2.0])),
+    ("Gaussian", "chosen_shrinkage", torch.tensor(-0.1)),
+    ("Gaussian", "scale", torch.tensor(0.0)),
+    ("Gaussian", "whitening", torch.ones(3, DIM, DIM)),
+    ("NearestMean", "counts", torch.tensor([1, 1, 1, -1])),
+    ("NearestMean", "fitted_rows", torch.tensor([1, 1, 1, -1])),
+    ("LinearHead", "counts", torch.tensor([1, 1, 1, -1])),
+    ("LocalShift", "width", torch.tensor(0.0)),
+    ("LocalShift", "width", torch.tensor(-1.0)),
+    ("FixedStrength", "strength", torch.tensor(3.0)),
+    ("Voting", "weights", torch.tensor([0.0, 0.0])),
+    ("Voting", "weights", torch.tensor([2.0, -1.0])),
+]
+
+
+@pytest.mark.parametrize(("name", "key", "tensor"), VALUES, ids=lambda value: str(value)[:30])
+def test_numbers_that_make_no_sense_are_refused(tampered, name, key, tensor):
+    refused(tampered(MADE[name], tensors={key: tensor}))
+
+
+def test_parts_that_do_not_fit_each_other_are_refused(tampered):
+    z = torch.randn(20, 7, generator=torch.Generator().manual_seed(0))
+    other = elign.NearestMean().fit(z=z, labels=torch.arange(20) % CLASSES).state_dict()
+    for name, prefix in (("Aligned", "classifier."), ("Voting", "estimators.1.")):
+        refused(tampered(MADE[name], tensors={f"{prefix}{key}": tensor for key, tensor in other.items()}))
+    gaussian = elign.Gaussian().fit(z=z, labels=torch.arange(20) % CLASSES).state_dict()
+    refused(tampered(MADE["Repair"], tensors={f"classifier.{key}": tensor for key, tensor in gaussian.items()}))
+
+
+@pytest.mark.parametrize("name", [name for name, made in MADE.items() if made.rows_of])
+def test_files_of_no_class_at_all_are_refused(tampered, name):
+    made = MADE[name]
+    empty = {key: tensor[:0] for key, tensor in made.state_dict().items() if tensor.ndim and len(tensor) == made.rows}
+    refused(tampered(made, tensors=empty))
