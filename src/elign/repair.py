@@ -125,6 +125,9 @@ class Repair(LatentClassifier):
         # Not a part of this module: the map is of use in the fit only.
         self._aligner = (from_config(Ridge() if aligner is None else aligner, Aligner),)
         self.classifier = from_config(Gaussian() if classifier is None else classifier, LatentClassifier)
+        # A copy for each level would double the work with every level of a nested file.
+        if any(isinstance(part, Repair) for part in self.classifier.modules()):
+            raise OptionError("the classifier of a Repair cannot be, or hold, another Repair")
         self._template = (copy.deepcopy(self.classifier),)
         self.prior, self.residual = float(prior), float(residual)
         self.force, self.seed = bool(force), check_seed(seed)
