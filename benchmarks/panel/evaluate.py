@@ -51,6 +51,7 @@ METHODS = (
 )
 Score = Callable[[Tensor], Tensor]
 _BORN: dict[tuple[str, int], elign.ClassStatistics] = {}
+_ENERGY: dict[tuple[str, int], elign.Aligner] = {}
 
 
 class Panel(NamedTuple):
@@ -91,6 +92,14 @@ class Panel(NamedTuple):
             _BORN.clear()
             _BORN[key] = elign.ClassStatistics().update(self.old_train_prev, self.old_train_labels)
         return _BORN[key]
+
+    def energy(self) -> elign.Aligner:
+        """Return ELI, which the default of version 0.1 aligns with; computed once, since it needs no exemplars."""
+        key = (self.model, self.seed)
+        if key not in _ENERGY:
+            _ENERGY.clear()
+            _ENERGY[key] = elign.EnergyAligner().fit_latents(self.new_train_prev, self.new_train_cur)
+        return _ENERGY[key]
 
     def exemplars(self, count: int, draw: int) -> Tensor:
         """Draw places among the old training images: so many of each class, replayed ones first."""
@@ -152,8 +161,9 @@ def with_exemplars(panel: Panel, count: int, draw: int) -> Iterator[tuple[str, C
         return lambda rows: torch.from_numpy(model.decision_function(((rows - mean) / scale).numpy()))
 
     def blend() -> Score:
-        aligner = elign.EnergyAligner().fit_latents(*pairs[:2])
-        return _with_head(blend_exemplars(aligner, head, Labelled(z, labels), task_boundaries=panel.old_classes), head)
+        return _with_head(
+            blend_exemplars(panel.energy(), head, Labelled(z, labels), task_boundaries=panel.old_classes), head
+        )
 
     def repair(**known: Any) -> Score:
         return _with_head(elign.Repair().fit_latents(*pairs, head=head, exemplars=kept, **known), head)
