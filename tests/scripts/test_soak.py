@@ -82,12 +82,12 @@ def test_damage_is_damage_and_repeatable(soaking, run, how):
 
 @pytest.mark.parametrize(
     ("code", "said"),
-    [(1, "Traceback (most recent call last):\neli: x"), (1, "nothing"), (70, "elign: x"), (1, "elign: x\neli: y")],
+    [(1, "Traceback (most recent call last):\nelign: x"), (1, "nothing"), (70, "elign: x"), (1, "elign: x\nelign: y")],
 )
 def test_what_is_no_clear_line_is_a_loss(soaking, code, said):
     with pytest.raises(soaking.LostError):
         _ = soaking.Ended(code, said, 0.0).line
-    assert soaking.Ended(1, "task 1\neli: clear\n", 0.0).line == "elign: clear"
+    assert soaking.Ended(1, "task 1\nelign: clear\n", 0.0).line == "elign: clear"
 
 
 def test_advice_is_followed_only_where_it_names_a_file(soaking, run):

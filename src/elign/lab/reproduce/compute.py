@@ -115,7 +115,7 @@ def _job(folder: Path, dim: int, iterations: int) -> Job:
 
 
 def _settings(iterations: int) -> dict[str, Any]:
-    keep = ("elign", "eli", "torch", "processor")
+    keep = ("elign", "torch", "processor")
     environment = describe_environment()
     return {"iterations": iterations} | {name: environment[name] for name in keep}
 
