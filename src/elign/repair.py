@@ -334,7 +334,7 @@ class Repair(LatentClassifier):
         self._set(given.z_cur.shape[1], mode_number=torch.tensor(_MODES.index(mode)))
         if mode == "classifier":
             self._choose(given, statistics, *chosen)
-        report = self._estimate(given, chosen, statistics)
+        report = self._estimate(given, chosen)
         if mode == "classifier" and not self.force and report.keep_head:
             mode = "head"
             self._set(given.z_cur.shape[1], mode_number=torch.tensor(0))
@@ -430,9 +430,7 @@ class Repair(LatentClassifier):
         on_latents = fit_temperature(self.classifier(real, logits=given.logits(real)), real_labels)
         return fit_temperature(scores, labels) * max(1.0, on_latents / on_samples) / _UNSEEN
 
-    def _estimate(
-        self, given: _Inputs, chosen: tuple[Tensor, Tensor], statistics: ClassStatistics | None
-    ) -> RepairReport:
+    def _estimate(self, given: _Inputs, chosen: tuple[Tensor, Tensor]) -> RepairReport:
         """Estimate what this repair and its simple alternatives are worth."""
         z, labels = chosen
         source = "samples" if given.statistics is not None else "exemplars" if given.kept is not None else "none"
@@ -703,5 +701,6 @@ def _groups(old: list[int], new: list[int], task_boundaries: int | Sequence[int]
 
 
 def _linear(model: nn.Module, head: str) -> nn.Linear | None:
-    part = Latents(model, head).model.get_submodule(Latents(model, head).head_name)
+    latents = Latents(model, head)
+    part = latents.model.get_submodule(latents.head_name)
     return part if isinstance(part, nn.Linear) else None
