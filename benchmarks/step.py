@@ -13,7 +13,7 @@ import torch
 from timing import medians
 
 import elign
-from elign.energy.sampler import HiddenChain
+from elign.energy.sampler import HiddenChain, Schedule
 
 HIDDEN, REPEATS, SLOPE = 64, 50, 0.2
 
@@ -32,7 +32,7 @@ def main() -> None:
             torch.randn(HIDDEN),
             torch.ones(1, 1).expand(rows, HIDDEN),
         )
-        chain = HiddenChain(elign.EnergyModel(HIDDEN), step=0.1, device=u.device, dtype=u.dtype)
+        chain = HiddenChain(elign.EnergyModel(HIDDEN), Schedule(REPEATS, step=0.1, kick=0.0), u)
         start = chain.enter(torch.randn(rows, HIDDEN))
         operations = {
             "product: activations up, with bias": lambda: torch.addmm(bias, u, weight, out=v),
@@ -44,7 +44,7 @@ def main() -> None:
                 g, u, SLOPE, False, grad_input=g
             ),
             "sum of gradients": lambda: total.add_(g, alpha=1e-9),
-            "whole step": lambda: chain.walk(start, REPEATS, None),
+            "whole step": lambda: chain.walk(start, None),
         }
         seconds = medians(
             {

@@ -304,3 +304,32 @@ def test_the_temperature_of_scores_with_a_known_one():
     scores = 2 * torch.randn(20_000, 5, generator=generator)
     labels = torch.multinomial((scores / 3).softmax(dim=1), 1, generator=generator).squeeze(1)
     assert fit_temperature(scores, labels) == pytest.approx(3.0, rel=0.1)
+
+
+class KeywordHead(nn.Module):
+    """A model that hands its latent to the head as a keyword."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(8, 6), nn.Linear(6, 4)
+
+    def forward(self, x):
+        return self.head(input=self.body(x))
+
+
+def test_a_keyword_of_the_head_is_remembered_in_the_file(tmp_path):
+    torch.manual_seed(0)
+    previous, current = KeywordHead().eval(), KeywordHead().eval()
+    centers = 6 * torch.randn(4, 8)
+    labels = torch.arange(4).repeat(40)
+    x = centers[labels] + torch.randn(160, 8)
+    old = labels < 2
+    statistics = elign.ClassStatistics.from_data(previous, "head", [(x[old], labels[old])], argument="input")
+    repair = elign.Repair("head", argument="input", force=True)
+    repair.fit(previous, current, [(x[~old], labels[~old])], statistics=statistics)
+    repair.save(tmp_path / "repair.safetensors")
+    with repair.attach(current):
+        expected = current(x)
+    with elign.Repair.load(tmp_path / "repair.safetensors").attach(current):
+        assert torch.equal(current(x), expected)
+    assert (expected.argmax(dim=1) == labels).float().mean() > 0.9

@@ -16,8 +16,7 @@ from elign.aligners.base import Aligner, FitReport
 from elign.aligners.energy import EnergyAligner
 from elign.aligners.kernel import LocalShift
 from elign.aligners.linear import Identity, MeanShift, RandomShift, Ridge
-from elign.attachments.attach import attach, detach
-from elign.attachments.hooks import Attachment
+from elign.attachments.attachment import Attachment, attach, detach
 from elign.attachments.split_outputs import SplitOutputs
 from elign.classifiers.base import Aligned, LatentClassifier
 from elign.classifiers.bias import WeightAligned

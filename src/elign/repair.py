@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from elign.aligners.base import Aligner
 from elign.aligners.linear import Ridge
-from elign.attachments.attach import attach
-from elign.attachments.hooks import Attachment
+from elign.attachments.attachment import Attachment, attach
 from elign.classifiers.base import LatentClassifier
 from elign.classifiers.bias import WeightAligned, best_offsets, check_boundaries
 from elign.classifiers.gaussian import Gaussian
@@ -26,12 +25,10 @@ from elign.classifiers.voting import standardised
 from elign.export import Exported, export_model_onnx, export_model_torch
 from elign.repair_report import Estimate, RepairReport
 from elign.statistics.class_statistics import ClassStatistics
-from elign.utils.checks import check_labels, check_pairs, check_rows, check_seed
 from elign.utils.errors import LatentError, NotFittedError, OptionError
-from elign.utils.extraction import Latents, Pairs, extract_labelled
-from elign.utils.fitted import Ranges, from_config, register, to_config
-from elign.utils.heads import read_logits
-from elign.utils.tensors import compute_dtype, rounded
+from elign.utils.extraction import Latents, Pairs, extract_labelled, read_logits
+from elign.utils.fitted import ProgressLine, Ranges, from_config, register, to_config
+from elign.utils.tensors import check_labels, check_pairs, check_rows, check_seed, compute_dtype, rounded
 
 if TYPE_CHECKING:
     Exemplars = tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]
@@ -70,6 +67,7 @@ class Repair(LatentClassifier):
         residual: Share of the map's residual covariance that is added to transported covariances.
         force: Correct the model even if the estimate says that nothing is won.
         seed: Of samples.
+        argument: Which argument of the head is the latent: a position or a keyword.
 
     Attributes:
         mode: `classifier`, `weights` (WA), or `head` (nothing is changed).
@@ -114,8 +112,11 @@ class Repair(LatentClassifier):
         residual: float = 0.5,
         force: bool = False,
         seed: int = 0,
+        argument: int | str = 0,
     ) -> None:
         super().__init__()
+        if isinstance(argument, bool) or not isinstance(argument, int | str):
+            raise OptionError(f"argument must be a position or a keyword, got {argument!r}")
         if not isinstance(head, str):
             raise OptionError(f'give the name of the head, such as "fc": it is looked for in both models, got {head!r}')
         for name, number in (("prior", prior), ("residual", residual)):
@@ -131,7 +132,7 @@ class Repair(LatentClassifier):
         self._template = (copy.deepcopy(self.classifier),)
         self.prior, self.residual = float(prior), float(residual)
         self.force, self.seed = bool(force), check_seed(seed)
-        self.argument: int | str = 0
+        self.argument = argument
         self.report: RepairReport | None = None
         self._statistics: tuple[ClassStatistics, ...] = ()
 
@@ -159,7 +160,7 @@ class Repair(LatentClassifier):
 
     def config(self) -> dict[str, Any]:
         """Return the options as plain values; the classifier with those that it was fitted with."""
-        plain = {name: getattr(self, name) for name in ("head", "prior", "residual", "force", "seed")}
+        plain = {name: getattr(self, name) for name in ("head", "prior", "residual", "force", "seed", "argument")}
         return {**plain, "aligner": to_config(self.aligner), "classifier": to_config(self.classifier)}
 
     def _build(self, dim: int) -> None:
@@ -184,7 +185,6 @@ class Repair(LatentClassifier):
         statistics: ClassStatistics | None = None,
         exemplars: Iterable[Any] | None = None,
         task_boundaries: int | Sequence[int] | None = None,
-        argument: int | str = 0,
         inputs: Callable[[Any], Any] | None = None,
         labels: Callable[[Any], Any] | None = None,
         device: torch.device | str | None = None,
@@ -201,7 +201,6 @@ class Repair(LatentClassifier):
             statistics: Of the old classes under the previous model.
             exemplars: Batches of some training data of old classes; those of new classes are ignored.
             task_boundaries: Number of classes after each task but the last, if there were several; one offset per task.
-            argument: Which argument of the head is the latent: 0 or a keyword.
             inputs: Takes the models' input out of a batch, if it is not the first entry.
             labels: Takes the classes out of a batch, if they are not the second entry.
             device: Where to run the models' inputs; by default where `current`'s parameters are.
@@ -214,7 +213,7 @@ class Repair(LatentClassifier):
             raise OptionError('say which part of the model is its head: Repair("fc"), or use fit_latents')
         say = progress or (lambda line: None)
         say("latents of the new data under both models")
-        before, after = (Latents(model, self.head, argument=argument) for model in (previous, current))
+        before, after = (Latents(model, self.head, argument=self.argument) for model in (previous, current))
         read = partial(extract_labelled, [before, after], inputs=inputs, labels=labels, device=device)
         (z_prev, z_cur), classes = read(new_data)
         kept: tuple[Tensor, Tensor, Tensor] | None = None
@@ -222,7 +221,6 @@ class Repair(LatentClassifier):
             say("latents of the exemplars under both models")
             (kept_prev, kept_cur), kept_labels = read(exemplars)
             kept = kept_cur, kept_labels, kept_prev
-        self.argument = argument
         part = _linear(current, self.head)
         return self.fit_latents(
             *Pairs(z_prev, z_cur, classes),
@@ -265,7 +263,8 @@ class Repair(LatentClassifier):
         inputs = _Inputs.checked(z_prev, z_cur, labels, head, weights, statistics, exemplars, task_boundaries)
         with torch.inference_mode(False), torch.no_grad(), torch.autocast(z_cur.device.type, enabled=False):
             try:
-                report = self._fit(inputs, progress or (lambda line: None))
+                with ProgressLine("repair") as shown:
+                    report = self._fit(inputs, progress or shown.show)
             except BaseException:
                 self._forget()
                 raise
@@ -330,11 +329,13 @@ class Repair(LatentClassifier):
             self._statistics = (ClassStatistics().update(given.z_cur, given.labels),)
             mode = self._fit_without_memory(given)
         say("offsets, temperature, estimates")
-        chosen = self._chosen_on(given, remembered)
+        z, labels = self._chosen_on(given, remembered)
+        logits = given.logits(z)
         self._set(given.z_cur.shape[1], mode_number=torch.tensor(_MODES.index(mode)))
-        if mode == "classifier":
-            self._choose(given, statistics, *chosen)
-        report = self._estimate(given, chosen)
+        left_out = None
+        if statistics is not None:
+            left_out = self._choose(given, statistics, z, labels, logits)
+        report = self._estimate(given, z, labels, logits, left_out)
         if mode == "classifier" and not self.force and report.keep_head:
             mode = "head"
             self._set(given.z_cur.shape[1], mode_number=torch.tensor(0))
@@ -394,9 +395,10 @@ class Repair(LatentClassifier):
         drawn, classes = old.sample(_PER_CLASS, generator)
         return torch.cat([drawn.to(z), z]), torch.cat([classes.to(labels.device), labels])
 
-    def _choose(self, given: _Inputs, statistics: ClassStatistics | None, z: Tensor, labels: Tensor) -> None:
-        """Choose the head's share, the offsets and the temperature."""
-        logits = given.logits(z)
+    def _choose(
+        self, given: _Inputs, statistics: ClassStatistics, z: Tensor, labels: Tensor, logits: Tensor | None
+    ) -> Tensor:
+        """Choose the head's share, the offsets and the temperature; return the scores of rows that are left out."""
         scores = self.classifier.leave_one_out_scores(z, labels, logits=logits)
         # Exemplars that moved the means cannot tell anything more, and samples follow the very Gaussians that the
         # classifier knows: only exemplars without statistics, each left out in turn, show how biased the head is.
@@ -408,11 +410,12 @@ class Repair(LatentClassifier):
             self.offsets = given.offsets(mixed[fair], labels.cpu()[fair]).to(z.dtype)
         self.to(z.device)
         mixed = _mixed(scores, logits, float(self.head_share)) - self.offsets.to(scores)
-        if alone or statistics is None or statistics.form == "none":
+        if alone or statistics.form == "none":
             temperature = fit_temperature(mixed, labels)
         else:
             temperature = self._temperature(given, statistics)
         self.temperature = torch.tensor(temperature).to(z)
+        return mixed
 
     def _temperature(self, given: _Inputs, statistics: ClassStatistics) -> float:
         """Fit a temperature on samples, and correct it by how much harder latents are than samples of the same classes.
@@ -430,31 +433,23 @@ class Repair(LatentClassifier):
         on_latents = fit_temperature(self.classifier(real, logits=given.logits(real)), real_labels)
         return fit_temperature(scores, labels) * max(1.0, on_latents / on_samples) / _UNSEEN
 
-    def _estimate(self, given: _Inputs, chosen: tuple[Tensor, Tensor]) -> RepairReport:
+    def _estimate(
+        self, given: _Inputs, z: Tensor, labels: Tensor, logits: Tensor | None, left_out: Tensor | None
+    ) -> RepairReport:
         """Estimate what this repair and its simple alternatives are worth."""
-        z, labels = chosen
-        source = "samples" if given.statistics is not None else "exemplars" if given.kept is not None else "none"
-        source = source if bool(torch.isin(labels.cpu(), torch.tensor(given.old_classes or [-1])).any()) else "none"
-        rows: dict[str, Estimate] = {}
-        logits = given.logits(z)
         old = torch.isin(labels.cpu(), torch.tensor(given.old_classes or [-1]))
-        if source != "none":
+        source = "samples" if given.statistics is not None else "exemplars"
+        rows: dict[str, Estimate] = {}
+        if left_out is None or not bool(old.any()):
+            source = "none"
+        else:
             if logits is not None:
                 rows["nothing"] = Estimate.of(logits, labels, old)
                 rows["bias offset"] = Estimate.of(_cross_offset(logits, labels, given), labels, old)
             rows["retrained head"] = Estimate.of(self._retrained(given, z, labels), labels, old)
-            rows["repair"] = Estimate.of(self._left_out(z, labels, logits), labels, old)
-        return RepairReport.of(
-            rows,
-            source=source,
-            drift=given.drift,
-            warnings=given.warnings(logits, labels, old),
-            no_drift=_NO_DRIFT,
-        )
-
-    def _left_out(self, z: Tensor, labels: Tensor, logits: Tensor | None) -> Tensor:
-        scores = self.classifier.leave_one_out_scores(z, labels, logits=logits)
-        return _mixed(scores, logits, float(self.head_share)) - self.offsets.to(scores)
+            rows["repair"] = Estimate.of(left_out, labels, old)
+        notes = given.warnings(logits, labels, old)
+        return RepairReport.of(rows, source=source, drift=given.drift, warnings=notes, no_drift=_NO_DRIFT)
 
     def _retrained(self, given: _Inputs, z: Tensor, labels: Tensor) -> Tensor:
         """Score latents by heads that were retrained without them: two halves."""
@@ -520,9 +515,17 @@ def fit_temperature(scores: Tensor, labels: Tensor) -> float:
         return -float((weight * likelihood.clamp(min=-1e6)).sum())
 
     low, high, ratio = math.log(1e-3), math.log(1e3), (math.sqrt(5) - 1) / 2
+    a, b = high - ratio * (high - low), low + ratio * (high - low)
+    at_a, at_b = loss(a), loss(b)
     for _ in range(40):
-        a, b = high - ratio * (high - low), low + ratio * (high - low)
-        low, high = (low, b) if loss(a) < loss(b) else (a, high)
+        if at_a < at_b:
+            high, b, at_b = b, a, at_a
+            a = high - ratio * (high - low)
+            at_a = loss(a)
+        else:
+            low, a, at_a = a, b, at_b
+            b = low + ratio * (high - low)
+            at_b = loss(b)
     return math.exp((low + high) / 2)
 
 

@@ -100,6 +100,16 @@ def test_seeds_decide_everything_and_the_global_random_state_is_untouched(pairs,
     one.trajectory(pairs[1], generator=torch.Generator())
 
 
+def test_noise_of_transport_is_independent_of_the_samples():
+    z = torch.randn(3000, 4, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    statistics = elign.ClassStatistics().update(z, torch.zeros(3000, dtype=torch.long))
+    options = {"hidden": (8,), "iterations": 1, "learning_rate": 1e-12, "steps": 1, "step_size": 1.0, "noise": 1.0}
+    aligner = EnergyAligner(**options).fit_latents(z, z, direction="forward")
+    # The energy is all but linear: the variance grows by that of the noise, which is 1.
+    grown = aligner.transport(statistics).covariance_of(0).diagonal() - statistics.covariance_of(0).diagonal()
+    torch.testing.assert_close(grown, torch.ones_like(grown), atol=0.3, rtol=0)
+
+
 @pytest.mark.parametrize(
     "option",
     [

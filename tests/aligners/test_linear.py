@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elign import Aligner, Identity, LocalShift, MeanShift, OptionError, RandomShift, Ridge
+from elign import Aligner, Identity, LatentError, LocalShift, MeanShift, OptionError, RandomShift, Ridge
 from elign.aligners import linear
 
 
@@ -99,3 +99,16 @@ def test_the_choice_is_saved(tmp_path):
 def test_refuses_what_is_no_penalty(penalty):
     with pytest.raises(OptionError, match="penalty"):
         Ridge(penalty=penalty)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("make", [MeanShift, RandomShift, Ridge, lambda: Ridge(penalty=0.1)])
+def test_the_largest_numbers_never_give_nan(make, dtype):
+    z = torch.randn(40, 5, generator=torch.Generator().manual_seed(0), dtype=dtype)
+    most = torch.finfo(dtype).max
+    signs = most * torch.where(torch.arange(200).reshape(40, 5) % 3 == 0, -1.0, 1.0).to(dtype)
+    assert not make().fit_latents(100 * z, z).align(signs).isnan().any()
+    large, aligner = z.abs() / z.abs().max() * most, make()
+    with pytest.raises(LatentError, match="too large"):
+        aligner.fit_latents(large, -large)
+    assert not aligner.fitted

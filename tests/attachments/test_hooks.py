@@ -13,7 +13,7 @@ from torch import nn
 
 import elign
 from elign import AttachError, LatentError, NearestMean, SplitOutputs
-from elign.attachments.hooks import attachments_of
+from elign.attachments.attachment import attachments_of
 
 
 def heads():

@@ -28,7 +28,7 @@ from elign import (
     Voting,
     WeightAligned,
 )
-from elign.utils.heads import logits_of
+from elign.utils.extraction import logits_of
 
 DIM, CLASSES = 5, 4
 
@@ -250,12 +250,39 @@ def test_what_cannot_be_fitted_on_is_refused(make):
     for wrong in (labels[:-1], labels.float(), labels - 1, labels + 2_000_000):
         with pytest.raises(LatentError):
             make().fit(z=z, labels=wrong)
-    for bad in (z[:0], z * torch.nan, z.long(), z[0]):
+    for bad in (z[:0], z * torch.nan, z.long(), z[0], z.numpy()):
         with pytest.raises(LatentError):
             make().fit(z=bad, labels=labels[: len(bad)])
     for options in ({}, {"z": z}, {"labels": labels}):
         with pytest.raises(LatentError):
             make().fit(**options)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", NAMES)
+def test_the_largest_numbers_never_give_nan(name, dtype):
+    z, labels = latents(dtype=dtype)
+    most = torch.finfo(dtype).max
+    signs = most * torch.where(torch.arange(60 * DIM).reshape(60, DIM) % 3 == 0, -1.0, 1.0).to(dtype)
+    classifier, logits = made(name, z, labels), z[:, :CLASSES]
+    for far in (signs, torch.full_like(z, most), z / z.abs().max() * most, z * 1e20):
+        assert not classifier(far, logits=logits).isnan().any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_fit_on_the_largest_numbers_gives_numbers_or_is_refused(make, dtype, monkeypatch):
+    z, labels = latents(dtype=dtype)
+    monkeypatch.setattr("elign.classifiers.linear_head._EXACT_UP_TO", 0)  # as for many latents
+    for factor in (1e-30, 1e10, 1e18, 1e25, float(torch.finfo(dtype).max)):
+        large = z / z.abs().max() * factor
+        classifier = make()
+        try:
+            classifier.fit(z=large, labels=labels)
+        except LatentError:
+            assert not classifier.fitted
+            continue
+        for scores in (classifier(large), classifier(z), classifier.leave_one_out_scores(large, labels)):
+            assert not scores.isnan().any()
 
 
 # --- leaving one out -------------------------------------------------------------------------------------

@@ -164,10 +164,21 @@ def test_more_classes_than_are_in_memory_at_once_are_scored_alike(monkeypatch):
     z, labels = latents()
     found = Gaussian(shared=0.5, shrinkage=0.1).fit(z=z, labels=labels)
     expected, left_out = found(z), found.leave_one_out_scores(z, labels)
-    monkeypatch.setattr("elign.classifiers.gaussian._WIDTH", 1)
-    monkeypatch.setattr("elign.classifiers.gaussian._LEAVE_OUT_NUMBERS", 1)
+    monkeypatch.setattr("elign.classifiers.gaussian._BLOCK", 1)
     torch.testing.assert_close(found(z.reshape(2, 24, DIM)).reshape(48, -1), expected)
     torch.testing.assert_close(found.leave_one_out_scores(z, labels), left_out)
+    # A graph has blocks of another size.
+    monkeypatch.setattr("elign.classifiers.gaussian._WIDTH", 1)
+    monkeypatch.setattr("torch.compiler.is_compiling", lambda: True)
+    torch.testing.assert_close(found(z), expected)
+
+
+def test_far_classes_stay_finite_in_half_precision_when_latents_are_left_out():
+    z, labels = latents()
+    z = z + 2000 * labels.unsqueeze(1)
+    for shared in (0.5, 1.0):
+        found = Gaussian(shared=shared, shrinkage=0.1).fit(z=z.half(), labels=labels)
+        assert found.leave_one_out_scores(z.half(), labels).isfinite().all()
 
 
 def test_classes_may_be_missing_below_and_above_and_come_from_either_side(tmp_path):

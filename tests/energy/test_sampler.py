@@ -393,8 +393,8 @@ def test_a_noisy_chain_has_the_law_of_the_plain_chain():
 # --- The chain in hidden space: what its two users, sampling and training, rely on.
 
 
-def chain_of(energy, step=0.1):
-    return HiddenChain(energy, step=step, device=torch.device("cpu"), dtype=torch.float64)
+def chain_of(energy, steps=10):
+    return HiddenChain(energy, Schedule(steps, step=0.1, kick=0.0), torch.zeros(1, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("hidden", [(4,), (4, 3)])
@@ -408,30 +408,30 @@ def test_entering_is_the_first_layer(hidden):
 def test_a_chain_keeps_the_weights_it_was_made_with_out_of_reach():
     energy = EnergyModel(5, (4, 3)).double()
     before = [p.clone() for p in energy.parameters()]
-    chain_of(energy).run(torch.randn(6, 5, dtype=torch.float64), 10)
+    chain_of(energy).run(torch.randn(6, 5, dtype=torch.float64))
     assert all(torch.equal(a, b) for a, b in zip(before, energy.parameters(), strict=True))
 
 
 def test_runs_may_be_repeated():
     chain, z = chain_of(EnergyModel(5, (4, 3)).double()), torch.randn(6, 5, dtype=torch.float64)
-    assert torch.equal(chain.run(z, 10), chain.run(z, 10))
+    assert torch.equal(chain.run(z), chain.run(z))
 
 
 def test_results_are_ordinary_tensors_inside_inference_mode():
-    chain, z = chain_of(EnergyModel(5, (4,)).double()), torch.randn(6, 5, dtype=torch.float64)
+    chain, z = chain_of(EnergyModel(5, (4,)).double(), steps=3), torch.randn(6, 5, dtype=torch.float64)
     with torch.inference_mode():
-        result = chain.run(z, 3)
+        result = chain.run(z)
     assert not result.is_inference()
     result.requires_grad_().sum().backward()
 
 
 def test_working_memory_does_not_grow_with_the_number_of_rows(monkeypatch):
     """No block has more rows than the default one, whatever the number of latents."""
-    chain = chain_of(EnergyModel(3, (1024,)).double())
+    chain = chain_of(EnergyModel(3, (1024,)).double(), steps=1)
     seen = []
     enter = HiddenChain.enter
     monkeypatch.setattr(HiddenChain, "enter", lambda self, z: (seen.append(len(z)), enter(self, z))[1])
-    chain.run(torch.randn(1000, 3, dtype=torch.float64), 1)
+    chain.run(torch.randn(1000, 3, dtype=torch.float64))
     assert sum(seen) == 1000
     assert max(seen) <= 256
 

@@ -18,7 +18,7 @@ from elign import (
     Voting,
     WeightAligned,
 )
-from elign.export import export_model_onnx, export_model_torch
+from elign.export import export_model_onnx, export_model_torch, export_torch
 from elign.export.tracing import ExportError
 
 DIM, CLASSES, KNOWN = 6, 4, 2
@@ -169,3 +169,49 @@ def test_noise_inside_a_classifier_is_named(net, exemplars, pairs, tmp_path):
     elign.detach(net)
     with pytest.raises(ExportError, match="nothing is attached"):
         export_model_torch(net, tmp_path / "m.pt2", torch.randn(2, 5))
+
+
+@pytest.mark.parametrize("name", [name for name in MAKERS if name != "own"])
+def test_a_classifier_without_its_model(name, net, exemplars, short_energy, tmp_path):
+    z = exemplars[0][:9]
+    classifier, logits = made(name, net, exemplars, short_energy), net.fc(z).detach()
+    written = export_torch(classifier, tmp_path / "classifier.pt2", example=(z[:1], logits[:1]))
+    served = torch.export.load(written.path).module()
+    asks = classifier.needs_logits
+    assert written.signature.startswith(
+        "latents (batch, 6), logits (batch, 4) -> " if asks else "latents (batch, 6) ->"
+    )
+    with torch.no_grad():
+        expected = classifier(z, logits=logits)
+    torch.testing.assert_close(served(z, logits) if asks else served(z), expected, atol=1e-4, rtol=1e-4)
+
+
+def test_what_a_file_does_not_say_comes_from_the_example(net, exemplars, tmp_path):
+    z, logits = exemplars[0], net.fc(exemplars[0]).detach()
+    for example in (None, z):
+        with pytest.raises(elign.OptionError, match="how many classes"):
+            export_torch(HeadLogits(), tmp_path / "a.pt2", example=example)
+    with pytest.raises(elign.LatentError, match="40 latents and 3 rows"):
+        export_torch(HeadLogits(), tmp_path / "a.pt2", example=(z, logits[:3]))
+    program = torch.export.load(export_torch(HeadLogits(), tmp_path / "a.pt2", example=(z, logits)).path)
+    assert torch.equal(program.module()(z, logits), logits)
+
+
+def test_logits_are_made_up_where_the_example_has_none(net, exemplars, tmp_path):
+    classifier = WeightAligned().fit(head=net.fc, old_classes=KNOWN)
+    for example in (exemplars[0], None):
+        written = export_torch(classifier, tmp_path / "a.pt2", example=example)
+        assert written.signature == "latents (batch, 6), logits (batch, 4) -> scores (batch, 4)"
+
+
+def test_a_classifier_alone_refuses_what_does_not_go_with_it(exemplars, tmp_path):
+    means = NearestMean().fit(None, *exemplars)
+    for wrong in ({"gate": elign.Always()}, {"head": torch.nn.Linear(DIM, 4)}):
+        with pytest.raises(elign.OptionError, match="with an aligner"):
+            export_torch(means, tmp_path / "a.pt2", **wrong)
+    for example, says in ((torch.zeros(3, DIM + 1), "dimension"), ((1, 2, 3), "torch tensor")):
+        with pytest.raises(elign.LatentError, match=says):
+            export_torch(means, tmp_path / "a.pt2", example=example)
+    with pytest.raises(elign.NotFittedError):
+        export_torch(NearestMean(), tmp_path / "a.pt2")
+    assert not list(tmp_path.iterdir())

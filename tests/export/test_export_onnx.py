@@ -68,7 +68,7 @@ def everything(tmp_path_factory):
     )
     expected = torch.stack([aligned(*pair, head, z) for pair in pairs.values()], dim=1)
     path = tmp_path_factory.mktemp("onnx") / "everything.onnx"
-    write_onnx(Recording.of(module, z, expected, names=("latents", "aligned")), path, opset=18, verify=False)
+    write_onnx(Recording.of(module, (z,), expected, names=("latents", "aligned")), path, opset=18, verify=False)
     return path, pairs, head, z
 
 

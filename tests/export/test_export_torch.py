@@ -103,7 +103,7 @@ def test_a_graph_that_gives_nan_in_a_single_row_is_not_written(tmp_path):
 
 
 def compared(expected, result):
-    return Recording(None, torch.zeros(len(expected), 1), expected, ("x", "y")).compare(lambda x: result[: len(x)])
+    return Recording(None, (torch.zeros(len(expected), 1),), expected, ("x", "y")).compare(lambda x: result[: len(x)])
 
 
 def test_scores_that_stand_for_never_do_not_excuse_the_others():

@@ -41,6 +41,11 @@ def test_a_soft_prediction_is_the_probability_of_the_old_classes():
     assert (ByPrediction(3, soft=True)(Z, head=lambda z: LOGITS.half()) <= 1).all()
 
 
+def test_a_class_that_is_named_twice_counts_once():
+    once, twice = (ByPrediction(old, soft=True)(Z, head=lambda z: LOGITS) for old in ([0, 1], [0, 1, 0]))
+    assert torch.equal(once, twice)
+
+
 @pytest.mark.parametrize("old_classes", [0, -1, [], [-1], [0.5], 1.5, None, "2"], ids=str)
 def test_old_classes_out_of_range_is_an_error(old_classes):
     with pytest.raises(OptionError, match="old_classes"):

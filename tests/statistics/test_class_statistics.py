@@ -281,6 +281,21 @@ def test_refuses_what_is_not_labelled_latents(z, labels):
         ClassStatistics().update(z, labels)
 
 
+@pytest.mark.parametrize("form", FORMS[:3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_latents_and_moves_that_overflow_are_refused(form, dtype):
+    z, labels = latents(dtype=dtype)
+    statistics = ClassStatistics(covariance=form, rank=1)
+    with pytest.raises(LatentError, match="too large"):
+        statistics.update(z / z.abs().max() * torch.finfo(dtype).max, labels)
+    assert not statistics.fitted
+    statistics.update(z, labels)
+    large = torch.finfo(dtype).max ** 0.6 * torch.eye(DIM, dtype=dtype)
+    for refused in (lambda: statistics.affine(large, large[0]), lambda: statistics.widened(large * large)):
+        with pytest.raises(LatentError, match="too large"):
+            refused()
+
+
 def test_refuses_what_does_not_match():
     z, labels = latents()
     statistics = ClassStatistics().update(z, labels)

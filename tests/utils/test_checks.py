@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elign import LatentError, OptionError
-from elign.utils.checks import (
+from elign.utils.tensors import (
     check_finite,
     check_labels,
     check_pairs,
@@ -49,8 +49,9 @@ def test_large_numbers_whose_sum_overflows_are_no_error(value, dtype):
 def test_one_latent_and_none_at_all_can_be_checked():
     check_finite(torch.zeros(5), "latents")
     check_finite(torch.zeros(0, 5), "latents")
-    with pytest.raises(LatentError, match="1 rows"):
-        check_finite(torch.tensor([1.0, math.nan]), "latents")
+    for bad in (torch.tensor([1.0, math.nan]), torch.tensor(math.nan)):
+        with pytest.raises(LatentError, match="1 rows"):
+            check_finite(bad, "latents")
 
 
 def test_infinities_of_both_signs_do_not_cancel():

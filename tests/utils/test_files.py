@@ -83,3 +83,15 @@ def test_leftovers_of_a_killed_process_are_swept_after_a_day(tmp_path):
     with replacing(tmp_path / "file") as handle:
         handle.write(b"new")
     assert sorted(path.name for path in tmp_path.iterdir()) == [".file.bb.part", "file"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such names")
+@pytest.mark.parametrize("name", ["epoch**.bin", "run[1].bin", "what?.bin"])
+def test_a_name_is_never_taken_for_a_pattern(tmp_path, name):
+    stale, other = tmp_path / f".{name}.aa.part", tmp_path / ".run1.bin.aa.part"
+    day_ago = time.time() - 24 * 3600 - 1
+    for path in (stale, other):
+        path.touch()
+        os.utime(path, (day_ago, day_ago))
+    write_bytes_atomic(tmp_path / name, b"new")
+    assert names(tmp_path) == sorted([name, other.name])

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from elign import AttachError, OptionError
-from elign.utils.heads import find_module, latent_of, logits_of, with_logits
+from elign.utils.extraction import find_module, latent_of, logits_of, with_logits
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """The contract of all aligners: learn from pairs of latents how to undo drift, then align latents.
 
-Subclasses learn (`_learn`) and move (`_move`); checking, extraction of latents, gating, transport of statistics, saving
-and loading are written here, once.
+Subclasses learn (`_learn`) and move (`_move`); all the rest is written here, once.
 """
 
 from __future__ import annotations
@@ -15,17 +14,15 @@ import torch
 from torch import Tensor, nn
 
 from elign.statistics.class_statistics import ClassStatistics
-from elign.utils.checks import check_finite, check_pairs, check_tensor, check_weights
 from elign.utils.errors import LatentError, OptionError
 from elign.utils.extraction import extract_pairs
-from elign.utils.fitted import FittedModule
-from elign.utils.tensors import Progress
+from elign.utils.fitted import FittedModule, Progress
+from elign.utils.tensors import check_finite, check_pairs, check_tensor, check_weights
 
 Direction = Literal["backward", "forward"]
 """Current latents to where the previous model put them, or previous ones to where the current model puts them."""
 
-# Enough rows for means that are steady to a few per cent, few enough that looking at them costs little beside the fit;
-# a few at a time, so that a fit's memory does not grow with them.
+# Enough rows for means that are steady to a few per cent; in blocks, so that memory does not grow with them.
 _REPORT_ROWS, _REPORT_BLOCK = 4096, 256
 
 
@@ -55,7 +52,7 @@ class FitReport:
     drift_after: float = 0.0
     """Mean distance of aligned from previous latents; of an aligner that was fitted forward, from current ones."""
     energy_previous: float | None = None
-    """Mean energy of previous latents under the final weights (energy aligners only; so for the rest)."""
+    """Mean energy of previous latents under the final weights; all energies are None if the aligner has none."""
     energy_current: float | None = None
     """Mean energy of current latents: higher than `energy_previous` when the fit worked (forward: lower)."""
     energy_aligned: float | None = None
@@ -72,7 +69,7 @@ class Aligner(FittedModule):
     Example:
         >>> import torch
         >>> from elign import Aligner, FitReport
-        >>> class Halve(Aligner):                                   # an aligner of one's own: _learn and _move
+        >>> class Halve(Aligner):                                   # an aligner of your own: _learn and _move
         ...     def _learn(self, z_prev, z_cur, progress):
         ...         return FitReport(rows=len(z_cur), dim=z_cur.shape[1])
         ...     def _move(self, rows, generator):
@@ -84,11 +81,12 @@ class Aligner(FittedModule):
     """
 
     how_to_fit = "fit(...) or fit_latents(...)"
+    seed = 0
 
     def __init__(self) -> None:
         super().__init__()
         self.report: FitReport | None = None
-        # A buffer, so that it travels with the rest of what was learned.
+        # A buffer, so that files hold it; nothing could be loaded into a tensor that was made under inference mode.
         with torch.inference_mode(False):
             self.register_buffer("is_forward", torch.tensor(False))
 
@@ -112,51 +110,35 @@ class Aligner(FittedModule):
     ) -> Self:
         """Learn from data of the current task.
 
-        Each input goes through both models once per pass (the authors' code runs both again in every iteration),
-        without gradients and in evaluation mode. Modules, and modules whose methods are given, are put into that mode
-        and back; if you give other functions, see to it yourself.
+        Each input goes through both models once per pass, without gradients and in evaluation mode. Modules, and
+        modules whose methods are given, are put into that mode and back; other functions are called as they are.
 
         Args:
-            previous: Inputs to latents, before the task was learned. A module, or any callable;
-                `Latents(model, "head")` reads them off a whole model.
+            previous: Inputs to latents, before the task was learned: a module or any callable. `Latents(model, "head")`
+                reads them off a whole model.
             current: The same after the task was learned.
-            data: Batches of current-task inputs: tensors, or tuples, lists or mappings whose first entry is the input
-                (a `DataLoader`, say). Labels in them are ignored.
+            data: Batches of inputs: tensors, or tuples, lists or mappings whose first entry is the input. Labels in
+                them are ignored.
             passes: How often to go through `data`; more than one makes sense when it augments at random.
             mixup: Alpha of the Beta distribution that blends each batch of images with its own permutation (one
                 coefficient per batch); None for no mixup.
-            inputs: Takes the models' input out of a batch, when it is not simply the first entry.
-            device: Where to run the models' inputs; by default where `current`'s parameters are, if it is a module.
-            direction: `backward`, so that latents of the current model can be moved to where the previous one put
-                them; or `forward`, so that statistics from the previous model's space (`ClassStatistics`) can be moved
-                into the current one's.
+            inputs: Takes the models' input out of a batch, if it is not simply the first entry.
+            device: Where to run the models; by default where the parameters of `current` are.
+            direction: `backward` to move latents of the current model to where the previous one put them, `forward`
+                to move `ClassStatistics` from the previous model's space into the current one's.
             progress: Called now and then while learning.
-
-        Returns:
-            This aligner, fitted.
         """
         z_prev, z_cur = extract_pairs(
-            previous, current, data, passes=passes, mixup=mixup, inputs=inputs, device=device, seed=self._seed()
+            previous, current, data, passes=passes, mixup=mixup, inputs=inputs, device=device, seed=self.seed
         )
         return self.fit_latents(z_prev, z_cur, direction=direction, progress=progress)
 
     def fit_latents(
-        self,
-        z_prev: Tensor,
-        z_cur: Tensor,
-        *,
-        direction: Direction = "backward",
-        progress: Progress | None = None,
+        self, z_prev: Tensor, z_cur: Tensor, *, direction: Direction = "backward", progress: Progress | None = None
     ) -> Self:
-        """Learn from latents of the same inputs under the previous and the current model, both `(N, D)`.
+        """Learn from latents of the same inputs under the previous and the current model, both `(N, D)`; see `fit`.
 
         A fit that is broken off leaves this aligner not fitted.
-
-        Args:
-            z_prev: Latents under the previous model.
-            z_cur: Latents under the current model.
-            direction: As in `fit`.
-            progress: Called now and then while learning.
 
         Raises:
             LatentError: If the two do not match row by row, are empty, not floating point, NaN or infinite.
@@ -166,7 +148,7 @@ class Aligner(FittedModule):
             raise OptionError(f"direction must be one of {', '.join(get_args(Direction))}, got {direction!r}")
         z_prev, z_cur = check_pairs(z_prev, z_cur)
         forward = direction == "forward"
-        # What follows moves latents from `source` to `target`.
+        # From here on latents move from `source` to `target`.
         target, source = (z_cur, z_prev) if forward else (z_prev, z_cur)
         start = time.perf_counter()
         # What is learned must not depend on the caller's modes: autocast would round it, and parameters that are made
@@ -177,13 +159,9 @@ class Aligner(FittedModule):
                 self.to(source.device)
                 self.is_forward = torch.tensor(forward, device=source.device)
                 report = self._learn(target, source, progress)
-                report = replace(report, seconds=time.perf_counter() - start)
+                seconds = time.perf_counter() - start
                 every = -(-len(source) // _REPORT_ROWS)
-                report = replace(report, **self._means(target[::every], source[::every]))
-                if forward:
-                    swapped = {"energy_previous": report.energy_current, "energy_current": report.energy_previous}
-                    report = replace(report, **swapped)  # type: ignore[arg-type]
-                self.report = report
+                self.report = replace(report, seconds=seconds, **self._means(target[::every], source[::every]))
             except BaseException:
                 self._forget()
                 self.report = None
@@ -194,14 +172,14 @@ class Aligner(FittedModule):
         """Move latents to where the previous model would have put them (or forward, if it was fitted so).
 
         Args:
-            z: Latents `(..., D)` of the current model (forward: of the previous one), any floating dtype, any device.
+            z: Latents `(..., D)` of any floating dtype, on any device.
             where: Which rows to move, of shape `(...)`: a bool mask, or a weight per row (0 leaves a row as it is, bit
                 for bit, 1 moves it all the way, more goes further). All rows when not given.
             generator: Source of noise, for aligners that use some.
 
         Returns:
             Aligned latents with the shape, dtype and device of `z`. Gradients (`backward`, `torch.autograd.grad`) pass
-            through unchanged, as if alignment were a constant added to `z`; `torch.func` cannot follow.
+            through unchanged, as if alignment were a constant added to `z`; `torch.func` cannot follow an energy.
 
         Raises:
             NotFittedError: If this aligner has learned nothing yet.
@@ -219,7 +197,8 @@ class Aligner(FittedModule):
             else:
                 moved = self._move_some(rows, check_weights(where, z).reshape(-1), generator)
         moved = moved.reshape(z.shape)
-        return _PassGradient.apply(z, moved) if z.requires_grad and torch.is_grad_enabled() else moved  # type: ignore[no-untyped-call]
+        # Zero, with the gradient of z: alignment must not cut a saliency map off its image.
+        return moved + (z - z.detach()) if z.requires_grad and torch.is_grad_enabled() else moved
 
     def forward(self, z: Tensor) -> Tensor:
         """Align all rows, so that an aligner can stand in an `nn.Sequential`."""
@@ -232,11 +211,8 @@ class Aligner(FittedModule):
     def transport(self, statistics: ClassStatistics, *, per_class: int | None = None) -> ClassStatistics:
         """Move the statistics of classes from the previous model's space into the current one's.
 
-        Exact for affine aligners: means `m A + b`, covariances `A'SA`. Others move samples of each class.
-
-        Args:
-            statistics: Statistics in the previous model's space.
-            per_class: Samples for each class, where they are needed; see `ClassStatistics.resampled`.
+        Exact for affine aligners: means `m A + b`, covariances `A'SA`. Others move samples, `per_class` of each class;
+        see `ClassStatistics.resampled`.
 
         Raises:
             OptionError: If this aligner was not fitted with `direction="forward"`.
@@ -249,17 +225,14 @@ class Aligner(FittedModule):
             raise LatentError(f"this aligner takes latents of dimension {dim}, the statistics have {statistics.dim}")
         if (found := self.affine()) is not None:
             return statistics.affine(*found)
-        # The same noise at each call, so that the same statistics come out.
-        draw, noise = (torch.Generator().manual_seed(self._seed()) for _ in range(2))
-        return statistics.resampled(lambda z: self.align(z, generator=noise), per_class, draw)
+        # One stream for samples and noise, since two of one seed would give the same numbers to both; of a fixed seed,
+        # so that the same statistics come out at each call.
+        generator = torch.Generator().manual_seed(self.seed)
+        return statistics.resampled(lambda z: self.align(z, generator=generator), per_class, generator)
 
     def traceable(self) -> nn.Module:
         """Return a module with the `align` of this aligner that torch can record."""
-        return TracedAligner(self, self._traced_move())
-
-    def _traced_move(self) -> nn.Module:
-        """Return a module that maps rows to rows by tensor operations only; by default `_move` itself."""
-        return _OwnMove(self)
+        return TracedAligner(self, getattr(self, "energy", None))
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
         # Files from before there were two directions do not say which one it is.
@@ -289,14 +262,14 @@ class Aligner(FittedModule):
         result[chosen] = moved
         return result
 
+    @torch.no_grad()
     def _means(self, z_prev: Tensor, z_cur: Tensor) -> dict[str, Any]:
-        """The means of a `FitReport`."""
+        """Return the means of a `FitReport`."""
         sums: dict[str, float] = {}
-        generator = torch.Generator().manual_seed(self._seed())
-        for start in range(0, len(z_cur), _REPORT_BLOCK):
-            rows = slice(start, start + _REPORT_BLOCK)
-            aligned = self.align(z_cur[rows], generator=generator)
-            for name, values in self._row_values(z_prev[rows], z_cur[rows], aligned).items():
+        generator = torch.Generator().manual_seed(self.seed)
+        for before, after in zip(torch.split(z_prev, _REPORT_BLOCK), torch.split(z_cur, _REPORT_BLOCK), strict=True):
+            aligned = self.align(after, generator=generator)
+            for name, values in self._row_values(before, after, aligned).items():
                 sums[name] = sums.get(name, 0.0) + values.sum().item()
         return {name: total / len(z_cur) for name, total in sums.items()}
 
@@ -304,28 +277,23 @@ class Aligner(FittedModule):
         """Return what a `FitReport` says about each row."""
         return {"drift_before": (z_cur - z_prev).norm(dim=1), "drift_after": (aligned - z_prev).norm(dim=1)}
 
-    def _seed(self) -> int:
-        return int(getattr(self, "seed", 0))
-
 
 class TracedAligner(nn.Module):
     """An aligner whose `align` can be recorded: no checks of values, every row moved and then chosen from.
 
-    Args:
-        aligner: The aligner.
-        move: Maps rows to rows by tensor operations.
+    `mover` has the `_move` of an aligner, in tensor operations only; `energy` is for gates that ask for it.
     """
 
-    def __init__(self, aligner: Aligner, move: nn.Module) -> None:
+    def __init__(self, mover: nn.Module, energy: nn.Module | None) -> None:
         super().__init__()
-        self.energy: nn.Module | None = getattr(aligner, "energy", None)
-        self.move = move
+        self.mover: Any = mover
+        self.energy = energy
 
     def align(self, z: Tensor, *, where: Tensor | None = None, generator: torch.Generator | None = None) -> Tensor:
         """Map latents `(..., D)` to aligned latents; `where` as in `Aligner.align`."""
         # A shape is known while recording; latents (N, D) need no reshaping in the graph.
         rows = z if z.ndim == 2 else z.reshape(-1, z.shape[-1])
-        moved: Tensor = self.move(rows)
+        moved: Tensor = self.mover._move(rows, None)
         if where is not None:
             weights = where.reshape(-1, 1)
             if weights.dtype != torch.bool:
@@ -333,27 +301,3 @@ class TracedAligner(nn.Module):
                 weights = weights != 0
             moved = torch.where(weights, moved, rows)
         return moved if z.ndim == 2 else moved.reshape(z.shape)
-
-
-class _OwnMove(nn.Module):
-    """What an aligner's own `_move` does: closed forms are plain tensor operations."""
-
-    def __init__(self, aligner: Aligner) -> None:
-        super().__init__()
-        self.aligner = aligner
-
-    def forward(self, rows: Tensor) -> Tensor:
-        return self.aligner._move(rows, None)
-
-
-class _PassGradient(torch.autograd.Function):
-    """Values of one tensor, gradient of another: alignment is no reason to cut a saliency map off its image."""
-
-    @staticmethod
-    def forward(ctx: Any, z: Tensor, moved: Tensor) -> Tensor:
-        # A copy: autograd lets nobody (a head that begins with an operation in place) change an input passed through.
-        return moved.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return gradient, None

@@ -8,14 +8,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from elign.aligners.base import Aligner, FitReport
+from elign.aligners.base import Aligner, FitReport, TracedAligner
 from elign.energy.model import EnergyModel, check_widths
 from elign.energy.sampler import Schedule, TracedChain, descend
-from elign.energy.training import Training, train_energy
-from elign.utils.checks import check_finite, check_seed, check_whole
+from elign.energy.training import train_energy
 from elign.utils.errors import LatentError, OptionError
-from elign.utils.fitted import register
-from elign.utils.tensors import Progress
+from elign.utils.fitted import Progress, register
+from elign.utils.tensors import check_finite, check_seed, check_whole
 
 _MOST_STEPS, _MOST_ITERATIONS = 100_000, 10_000_000
 
@@ -24,18 +23,15 @@ _MOST_STEPS, _MOST_ITERATIONS = 100_000, 10_000_000
 class EnergyAligner(Aligner):
     """Energy-based latent aligner (ELI, CVPR 2022); the defaults are the paper's for CIFAR-100.
 
-    Learning (Algorithm 1): minimise `mean E(z_prev) - mean E(z_sampled)`, where z_sampled ends a Langevin chain
-    that starts at z_cur, so that energy becomes low where the previous model put the task's data and high where the
-    current one does. Alignment (Algorithm 2): `z <- z - step_size * dE/dz`, `steps` times, with the moving average of
-    the weights.
+    Learning (Algorithm 1): minimise `mean E(z_prev) - mean E(z_sampled)`, where z_sampled ends a Langevin chain that
+    starts at z_cur: energy becomes low where the previous model put the task's data, high where the current one does.
+    Alignment (Algorithm 2): `z <- z - step_size * dE/dz`, `steps` times, with the moving average of the weights.
 
     Args:
         hidden: Widths of the energy model's hidden layers; `()` makes alignment a constant shift.
-        iterations: Training iterations.
         learning_rate: Of RMSprop.
         batch_size: Rows per iteration; with fewer rows than this, all of them.
         steps: Langevin steps, in training and in alignment.
-        step_size: Langevin step size.
         noise: Langevin noise in units of sqrt(step_size); 0 as in the authors' code, 1 as in the paper's Eq. 4.
         half_step: Half the gradient's step, as in the paper's Eq. 4.
         ema_decay: Decay of the moving average of the weights.
@@ -56,6 +52,8 @@ class EnergyAligner(Aligner):
         >>> aligner.align(z_cur).shape
         torch.Size([512, 16])
     """
+
+    energy: EnergyModel
 
     def __init__(
         self,
@@ -82,7 +80,7 @@ class EnergyAligner(Aligner):
         self.half_step = half_step
         self.ema_decay = ema_decay
         self.seed = check_seed(seed)
-        self.energy: EnergyModel | None = None
+        self.energy = None  # type: ignore[assignment]  # until the fit
         Schedule.checked(self.steps, step_size, noise, half_step)
         if not (math.isfinite(learning_rate) and learning_rate > 0):
             raise OptionError(f"learning_rate must be a finite number > 0, got {learning_rate!r}")
@@ -97,21 +95,24 @@ class EnergyAligner(Aligner):
 
     def _build(self, dim: int) -> None:
         super()._build(dim)
-        # One stream: what draws the batches goes on where the initial weights ended.
-        self._stream = torch.Generator().manual_seed(self.seed)
-        self.energy = EnergyModel(dim, self.hidden, generator=self._stream)
+        self.energy = EnergyModel(dim, self.hidden, generator=torch.Generator().manual_seed(self.seed))
 
     def _learn(self, z_prev: Tensor, z_cur: Tensor, progress: Progress | None) -> FitReport:
-        training = Training(
+        # One stream: the batches continue where the initial weights end.
+        generator = torch.Generator().manual_seed(self.seed)
+        start = EnergyModel(z_cur.shape[1], self.hidden, generator=generator).to(z_cur.device, z_cur.dtype)
+        self.energy, loss = train_energy(
+            start,
+            z_prev,
+            z_cur,
+            Schedule.checked(self.steps, self.step_size, self.noise, self.half_step),
             iterations=self.iterations,
             learning_rate=self.learning_rate,
             batch_size=self.batch_size,
             ema_decay=self.ema_decay,
-            schedule=Schedule.checked(self.steps, self.step_size, self.noise, self.half_step),
+            generator=generator,
+            progress=progress,
         )
-        assert self.energy is not None  # noqa: S101
-        start = self.energy.to(z_cur.device, z_cur.dtype)
-        self.energy, loss = train_energy(start, z_prev, z_cur, training, generator=self._stream, progress=progress)
         if not loss.isfinite().all():
             raise LatentError(
                 "the energies became NaN or infinite while learning: the latents are too large (scale them), or "
@@ -123,7 +124,6 @@ class EnergyAligner(Aligner):
         return self._descend(rows, generator, trajectory=False)
 
     def _descend(self, z: Tensor, generator: torch.Generator | None, *, trajectory: bool) -> Tensor:
-        assert self.energy is not None  # noqa: S101
         return descend(
             self.energy,
             z,
@@ -135,25 +135,19 @@ class EnergyAligner(Aligner):
             trajectory=trajectory,
         )
 
-    def _traced_move(self) -> nn.Module:
-        energy = self.energy
-        if type(self)._move is not EnergyAligner._move or energy is None:
-            return super()._traced_move()
-        if type(energy).forward is not EnergyModel.forward:
-            raise OptionError(f"only the chain of an EnergyModel can be exported, not of a {type(energy).__name__}")
+    def traceable(self) -> nn.Module:
+        """Return the noise-free chain, unrolled."""
+        if type(self)._move is not EnergyAligner._move:
+            return super().traceable()
+        if type(self.energy).forward is not EnergyModel.forward:
+            raise OptionError(
+                f"only the chain of an EnergyModel can be exported, not of a {type(self.energy).__name__}"
+            )
         schedule = Schedule.checked(self.steps, self.step_size, 0.0, self.half_step)
-        return TracedChain(energy, steps=schedule.steps, step=schedule.step)
-
-    def __getstate__(self) -> dict[str, object]:
-        # A generator cannot be copied; a fit makes its own.
-        return {name: value for name, value in self.__dict__.items() if name != "_stream"}
+        return TracedAligner(TracedChain(self.energy, schedule), self.energy)
 
     def _row_values(self, z_prev: Tensor, z_cur: Tensor, aligned: Tensor) -> dict[str, Tensor]:
-        assert self.energy is not None  # noqa: S101
-        with torch.no_grad():
-            energies = {
-                "energy_previous": self.energy(z_prev),
-                "energy_current": self.energy(z_cur),
-                "energy_aligned": self.energy(aligned),
-            }
+        previous, current = (z_cur, z_prev) if self.is_forward else (z_prev, z_cur)
+        latents = {"energy_previous": previous, "energy_current": current, "energy_aligned": aligned}
+        energies = {name: self.energy(z) for name, z in latents.items()}
         return super()._row_values(z_prev, z_cur, aligned) | energies

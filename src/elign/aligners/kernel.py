@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from elign.aligners.base import Aligner, FitReport
-from elign.utils.checks import check_seed, check_whole
 from elign.utils.errors import OptionError
-from elign.utils.fitted import Ranges, register
-from elign.utils.tensors import Progress, compute_dtype
+from elign.utils.fitted import Progress, Ranges, register
+from elign.utils.tensors import check_seed, check_whole, compute_dtype
 
 _NARROWEST = 1e-6  # squares of much narrower widths would be 0, and weights no numbers
 _FARTHEST = 1e25  # widths from the anchors
@@ -65,14 +64,13 @@ class LocalShift(Aligner):
         self.register_buffer("width", torch.ones(()))
 
     def _learn(self, z_prev: Tensor, z_cur: Tensor, progress: Progress | None) -> FitReport:
-        generator = torch.Generator().manual_seed(self.seed)
-        drawn = torch.randperm(len(z_cur), generator=generator, device="cpu")[: self.anchors]
-        chosen = drawn.sort().values.to(z_cur.device)
+        order = torch.randperm(len(z_cur), generator=torch.Generator().manual_seed(self.seed), device="cpu")
+        chosen = order[: self.anchors].sort().values.to(z_cur.device)
         self.points = z_cur[chosen]
         self.drifts = z_prev[chosen] - z_cur[chosen]
         self.rows = len(self.points)
-        # The mean squared distance between two anchors is twice their variance, summed over dimensions.
-        # In float64 on the CPU: squares of huge or tiny latents would be infinite or 0.
+        # The mean squared distance between two anchors is twice their variance, summed over dimensions. In float64 on
+        # the CPU: squares of huge or tiny latents would be infinite or 0.
         spread = 2 * (self.points - self.points.mean(dim=0)).cpu().double().square().sum(dim=1).mean()
         # Anchors that are all alike: any width weighs them equally.
         width = self.bandwidth * torch.where(spread > 0, spread.sqrt(), 1.0)
@@ -82,10 +80,9 @@ class LocalShift(Aligner):
     def _move(self, rows: Tensor, generator: torch.Generator | None) -> Tensor:
         dtype = compute_dtype(rows)
         points, drifts, width = (t.to(rows.device, dtype) for t in (self.points, self.drifts, self.width))
-        # Distances are differences of large numbers where latents lie far from the origin; seen from the anchors' mean
-        # they are not.
+        # Seen from the anchors' mean and in widths: distances of latents far from the origin are differences of large
+        # numbers, and squares of huge or tiny ones are infinite or 0.
         center = points.mean(dim=0)
-        # In widths: squares of huge or tiny latents would be infinite or 0.
         points = (points - center) / width
         lengths = points.square().sum(dim=1)
 
@@ -94,9 +91,6 @@ class LocalShift(Aligner):
             nearness = ((some - center) / width).clamp(-_FARTHEST, _FARTHEST) @ points.t() - lengths / 2
             return some + nearness.softmax(dim=1) @ drifts
 
-        seen = rows.to(dtype)
         # A graph that is recorded for any number of rows has no loop over them.
-        if torch.compiler.is_compiling() or len(rows) <= _BLOCK:
-            return moved(seen).to(rows.dtype)
-        starts = range(0, len(rows), _BLOCK)
-        return torch.cat([moved(seen[start : start + _BLOCK]) for start in starts]).to(rows.dtype)
+        blocks = (rows,) if torch.compiler.is_compiling() else torch.split(rows, _BLOCK)
+        return torch.cat([moved(block.to(dtype)).to(rows.dtype) for block in blocks])

@@ -9,13 +9,29 @@ import torch
 from torch import Tensor
 
 from elign.aligners.base import Aligner, FitReport
-from elign.utils.checks import check_seed
-from elign.utils.errors import OptionError
-from elign.utils.fitted import register
-from elign.utils.tensors import Progress, compute_dtype
+from elign.utils.errors import LatentError, OptionError
+from elign.utils.fitted import Progress, register
+from elign.utils.tensors import check_seed, compute_dtype, product
 
 _PENALTIES: tuple[float, ...] = tuple(10.0 ** (power / 2) for power in range(2, -9, -1))  # 10 down to 1e-4
 _SCAN_ROWS = 1024  # pairs whose left-out error is computed; each penalty takes rows * dim^2 operations
+
+
+class _Shift(Aligner):
+    """Adds one vector to every latent."""
+
+    shift: Tensor
+
+    def _build(self, dim: int) -> None:
+        super()._build(dim)
+        self.register_buffer("shift", torch.zeros(dim))
+
+    def _move(self, rows: Tensor, generator: torch.Generator | None) -> Tensor:
+        return (rows + self.shift.to(rows.device, compute_dtype(rows))).to(rows.dtype)
+
+    def affine(self) -> tuple[Tensor, Tensor]:
+        """Return I and the shift."""
+        return _identity(self.require_fitted()), self.shift.cpu().double()
 
 
 @register
@@ -38,26 +54,8 @@ class Identity(Aligner):
 
     def affine(self) -> tuple[Tensor, Tensor]:
         """Return I and 0."""
-        dim = self.require_fitted()
-        return torch.eye(dim, dtype=torch.float64, device="cpu"), torch.zeros(dim, dtype=torch.float64, device="cpu")
-
-
-class _Shift(Aligner):
-    """Adds one learned vector to every latent."""
-
-    shift: Tensor
-
-    def _build(self, dim: int) -> None:
-        super()._build(dim)
-        self.register_buffer("shift", torch.zeros(dim))
-
-    def _move(self, rows: Tensor, generator: torch.Generator | None) -> Tensor:
-        return (rows + self.shift.to(rows.device, compute_dtype(rows))).to(rows.dtype)
-
-    def affine(self) -> tuple[Tensor, Tensor]:
-        """Return I and the shift."""
-        dim = self.require_fitted()
-        return torch.eye(dim, dtype=torch.float64, device="cpu"), self.shift.cpu().double()
+        identity = _identity(self.require_fitted())
+        return identity, torch.zeros_like(identity[0])
 
 
 @register
@@ -77,6 +75,7 @@ class MeanShift(_Shift):
 
     def _learn(self, z_prev: Tensor, z_cur: Tensor, progress: Progress | None) -> FitReport:
         self.shift = z_prev.mean(dim=0) - z_cur.mean(dim=0)
+        _check_size(self.shift)
         return _report(z_cur)
 
 
@@ -85,8 +84,8 @@ class RandomShift(_Shift):
     """Adds a vector of a given length in a random direction: the baseline that shows whether the direction matters.
 
     Args:
-        norm: Length of the shift; by default as long as `MeanShift`'s. Give the mean length of another aligner's moves
-            to compare with it.
+        norm: Length of the shift; by default that of `MeanShift`. To compare with another aligner, give the mean length
+            of its moves.
         seed: Of the direction.
 
     Example:
@@ -110,6 +109,7 @@ class RandomShift(_Shift):
         mean = z_prev.mean(dim=0) - z_cur.mean(dim=0)
         length = mean.cpu().double().norm().item() if self.norm is None else self.norm
         self.shift = (direction * (length / direction.norm())).to(z_cur)
+        _check_size(self.shift)
         return _report(z_cur)
 
 
@@ -124,16 +124,8 @@ class Ridge(Aligner):
     With `penalty="auto"` the penalty is the one of 1e-4, ..., 10 (two in each decade) with the smallest leave-one-out
     error, in closed form: the residual of a pair that is left out is `r_i / (1 - h_i)`, with
     `h_i = 1/N + x_i (X'X + penalty v N)^-1 x_i'` (the PRESS statistic; v and N stay those of all pairs). Of more than
-    1,024 pairs, so many are left out in turn.
-
-    Args:
-        penalty: Strength of the penalty, relative to the variance of the latents, or `auto`.
-
-    Attributes:
-        center: (D,) m.
-        matrix: (D, D) A.
-        shift: (D,) b.
-        chosen_penalty: The penalty in use.
+    1,024 pairs, so many are left out in turn. The fitted m, A, b and penalty are `center`, `matrix`, `shift` and
+    `chosen_penalty`.
 
     Example:
         >>> import torch
@@ -160,10 +152,8 @@ class Ridge(Aligner):
 
     def _build(self, dim: int) -> None:
         super()._build(dim)
-        self.register_buffer("center", torch.zeros(dim))
-        self.register_buffer("matrix", torch.zeros(dim, dim))
-        self.register_buffer("shift", torch.zeros(dim))
-        self.register_buffer("chosen_penalty", torch.zeros(()))
+        for name, shape in {"center": (dim,), "matrix": (dim, dim), "shift": (dim,), "chosen_penalty": ()}.items():
+            self.register_buffer(name, torch.zeros(shape))
 
     def _learn(self, z_prev: Tensor, z_cur: Tensor, progress: Progress | None) -> FitReport:
         center, shift = z_cur.mean(dim=0), (z_prev - z_cur).mean(dim=0)
@@ -174,6 +164,7 @@ class Ridge(Aligner):
         # Latents that are all alike carry no slope: any positive number then gives A = 0.
         unit = variance if variance > 0 else 1.0
         gram, cross = x.t() @ x, x.t() @ residual
+        _check_size(gram, cross)
         penalty = _best_penalty(x, residual, gram, cross, len(x) * unit) if self.penalty == "auto" else self.penalty
         gram.diagonal().add_(penalty * len(x) * unit)
         factor, failed = torch.linalg.cholesky_ex(gram)
@@ -188,13 +179,13 @@ class Ridge(Aligner):
     def _move(self, rows: Tensor, generator: torch.Generator | None) -> Tensor:
         dtype = compute_dtype(rows)
         center, matrix, shift = (t.to(rows.device, dtype) for t in (self.center, self.matrix, self.shift))
-        return (rows + (rows - center) @ matrix + shift).to(rows.dtype)
+        return (rows + product(rows - center, matrix) + shift).to(rows.dtype)
 
     def affine(self) -> tuple[Tensor, Tensor]:
         """Return I + A and b - m A."""
-        dim = self.require_fitted()
+        identity = _identity(self.require_fitted())
         center, matrix, shift = (t.cpu().double() for t in (self.center, self.matrix, self.shift))
-        return torch.eye(dim, dtype=torch.float64, device="cpu") + matrix, shift - center @ matrix
+        return identity + matrix, shift - center @ matrix
 
 
 def _best_penalty(x: Tensor, y: Tensor, gram: Tensor, cross: Tensor, unit: float) -> float:
@@ -212,6 +203,15 @@ def _best_penalty(x: Tensor, y: Tensor, gram: Tensor, cross: Tensor, unit: float
         return float((residual / left.clamp(min=1e-12).square()).mean())
 
     return min(_PENALTIES, key=error)
+
+
+def _check_size(*learned: Tensor) -> None:
+    if not all(bool(tensor.isfinite().all()) for tensor in learned):
+        raise LatentError("these latents are too large for sums over them: scale them down")
+
+
+def _identity(dim: int) -> Tensor:
+    return torch.eye(dim, dtype=torch.float64, device="cpu")
 
 
 def _report(z_cur: Tensor) -> FitReport:

@@ -1,7 +1,4 @@
-"""Some outputs of a head read off aligned latents, the others off the unaligned ones.
-
-Where no gate tells old samples from new ones, outputs can still be told apart: which classes are old is known.
-"""
+"""Read some outputs of a head off aligned latents, the others off the unaligned ones."""
 
 from __future__ import annotations
 
@@ -12,29 +9,27 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from elign.utils.checks import whole_number
 from elign.utils.errors import LatentError, OptionError
-from elign.utils.heads import logits_of, with_entries, with_logits
-from elign.utils.tensors import compute_dtype
+from elign.utils.extraction import logits_of, same_type, with_entries, with_logits
+from elign.utils.tensors import compute_dtype, whole_number
 
 _BOX = 4  # numbers of a box, which detectors' heads give for each output
-_LEAST = 1e-30  # a probability that is no more than a trace, so that its logarithm is a number
+_LEAST = 1e-30  # the least probability, so that its logarithm is a number
 
 
 @dataclass(frozen=True)
 class SplitOutputs:
-    """Which outputs of a head are read off aligned latents, and how the two readings become one.
+    """Which outputs of a head are read off aligned latents, and how the two outputs become one.
 
-    For heads whose logits a softmax follows. Both readings are turned into probabilities; an output of an old class has
-    that of the aligned latent, every other one that of the latent as it is, and background the smaller of its two. What
-    is given back are logarithms, so that a softmax, an argmax or a detector's non-maximum suppression may follow as
-    with any logits. These need not sum to 1: a softmax that follows makes two readings share that are both sure, and
-    adds to both where each gave probability to what the other decides. The second reading is the head's `forward`
-    alone: hooks of your own on that head (a temperature, say) see the first one only.
+    For heads whose logits a softmax follows. Both outputs are turned into probabilities: an old class has that of the
+    aligned latent, every other one that of the unaligned latent, and background the smaller of its two. The result is
+    their logarithm, so that a softmax, an argmax or a detector's non-maximum suppression may follow as with any logits.
+    The probabilities need not sum to 1: a softmax that follows normalises them. The head's `forward` alone gives the
+    output of the aligned latents: your own hooks on that head see the unaligned ones only.
 
     Args:
-        columns: Places of the old classes among the head's outputs: `range(50)`, say, or `range(1, 51)` for a
-            detector whose first output is the background.
+        columns: Places of the old classes among the head's outputs: `range(50)`, or `range(1, 51)` for a detector whose
+            first output is the background.
         background: Place of the background; None if there is none.
 
     Example:
@@ -49,27 +44,24 @@ class SplitOutputs:
     background: int | None = None
 
     def __post_init__(self) -> None:
-        # Kept as plain numbers, whatever they came as: an iterator can be gone through only once.
+        # Plain numbers: an iterator could be gone through only once.
         columns = _places(self.columns)
         if not columns or len(set(columns)) < len(columns):
             raise OptionError(f"columns must be different whole numbers >= 0, one at least, got {self.columns!r}")
         object.__setattr__(self, "columns", columns)
-        if self.background is None:
-            return
-        background = _places([self.background])
-        if not background or background[0] in columns:
-            raise OptionError(
-                f"background must be the place of an output that is no old class, got {self.background!r}"
-            )
-        object.__setattr__(self, "background", background[0])
+        if self.background is not None:
+            background = _places([self.background])
+            if not background or background[0] in columns:
+                raise OptionError(
+                    f"background must be the place of an output that is not an old class, got {self.background!r}"
+                )
+            object.__setattr__(self, "background", background[0])
 
     def merge(self, as_it_is: Any, aligned: Any) -> Any:
-        """What a head says of latents and of the same aligned, as one; in the form of the first.
+        """Merge what a head returns for latents and for the same latents aligned; in the form of the first.
 
-        Args:
-            as_it_is: What it returned for the latents: logits, or a tuple or mapping with logits. Beside them, a tensor
-                with four numbers for each output, a detector's boxes, is split in the same way; all else stays.
-            aligned: What it returned for the aligned latents.
+        Beside the logits, a tensor with four numbers for each output, a detector's boxes, is split in the same way;
+        everything else is that of the unaligned latents.
 
         Raises:
             OptionError: The head has no such output.
@@ -80,7 +72,7 @@ class SplitOutputs:
             raise LatentError(f"the head gives logits of shapes {tuple(here.shape)} and {tuple(there.shape)}")
         count = here.shape[-1]
         if max([*self.columns, self.background or 0]) >= count:
-            raise OptionError(f"this head has {count} outputs, and SplitOutputs speaks of others: {self}")
+            raise OptionError(f"this head has {count} outputs, and SplitOutputs names others: {self}")
         old = torch.zeros(count, dtype=torch.bool, device=here.device)
         old[list(self.columns)] = True
         boxes = old.repeat_interleave(_BOX)
@@ -94,7 +86,7 @@ class SplitOutputs:
             return with_entries(merged, {name: split(value, aligned[name]) for name, value in merged.items()})
         if isinstance(merged, tuple | list):
             parts = [split(mine, theirs) for mine, theirs in zip(merged, aligned, strict=True)]
-            return type(merged)(*parts) if hasattr(merged, "_fields") else type(merged)(parts)
+            return same_type(merged, parts)
         return merged
 
     def _scores(self, here: Tensor, there: Tensor, old: Tensor) -> Tensor:
@@ -110,7 +102,7 @@ class SplitOutputs:
 
 
 def _places(given: Iterable[Any]) -> tuple[int, ...]:
-    """Places among outputs as plain numbers; none where one of them is no place."""
+    """Return places among outputs as plain numbers; nothing if one of them is not a whole number >= 0."""
     try:
         places = tuple(map(whole_number, given))
     except TypeError:

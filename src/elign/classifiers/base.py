@@ -2,28 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Self
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from elign.aligners.base import Aligner
 from elign.statistics.class_statistics import ClassStatistics
-from elign.utils.checks import check_finite, check_labels, check_rows
 from elign.utils.errors import LatentError, OptionError
-from elign.utils.fitted import FittedModule, from_config, register
-from elign.utils.tensors import fixed_generator
+from elign.utils.fitted import FittedModule, Ranges, from_config, register
+from elign.utils.tensors import (
+    MOST_LATENTS,
+    check_finite,
+    check_labels,
+    check_rows,
+    check_whole,
+    compute_dtype,
+    fixed_generator,
+)
 
-Head = Callable[[Tensor], Any]
-"""Latents to whatever the model's head returns."""
+
+class Given(NamedTuple):
+    """The arguments of a fit, checked."""
+
+    statistics: ClassStatistics | None
+    labelled: tuple[Tensor, Tensor] | None
+    head: nn.Module | None
+    classes: int
+    like: Tensor
+    """Has the type and the device of latents."""
 
 
 class LatentClassifier(FittedModule):
     """Scores of all classes for latents of the current model: `classifier(z, logits=...)`; the highest score wins.
 
     It sees no label of the latents that it scores. A subclass gives `scores`, tensor operations only, so that it can be
-    exported; `forward` checks its input and calls it.
+    exported; `forward` checks its input and calls it. If it learns, it also gives `_learn`, which `fit` calls.
 
     Example:
         >>> import torch
@@ -66,9 +82,32 @@ class LatentClassifier(FittedModule):
             statistics: What is remembered of classes, in the current model's space.
             z: Latents `(N, D)` of the current model.
             labels: Their classes `(N,)`: places among the head's outputs.
-            head: The model's head, if the classifier starts from it.
+            head: The model's head, an `nn.Linear`, if the classifier starts from it; rows that it lacks start at 0.
             classes: Number of the head's outputs, if there are more than classes so far.
+
+        Raises:
+            LatentError: If nothing is given, latents, labels and statistics do not match, or latents are too large or
+                leave a covariance singular.
         """
+        classes = check_whole(classes, "classes", least=0)
+        like = z if z is not None or statistics is None else statistics.means
+        if (z is None) != (labels is None) or like is None:
+            raise LatentError("give statistics, or latents z with their labels, or both")
+        labelled = None
+        if z is not None and labels is not None:
+            check_rows(z, "latents")
+            check_labels(labels, len(z))
+            labelled = z.detach(), labels
+        if statistics is not None and statistics.require_fitted() != like.shape[1]:
+            raise LatentError(f"the statistics have dimension {statistics.dim}, the latents {like.shape[1]}")
+        self._learn(Given(statistics, labelled, head, classes, like))
+        if not all(bool(tensor.isfinite().all()) for tensor in self.buffers()):
+            self._forget()
+            raise LatentError(f"these latents are too large, or too close, for {compute_dtype(like)}: scale them")
+        return self.to(like.device)
+
+    def _learn(self, given: Given) -> None:
+        """Do what `fit` does, with checked arguments."""
         raise NotImplementedError
 
     def forward(self, z: Tensor, *, logits: Tensor | None = None) -> Tensor:
@@ -83,15 +122,10 @@ class LatentClassifier(FittedModule):
         raise NotImplementedError
 
     def leave_one_out_scores(self, z: Tensor, labels: Tensor, *, logits: Tensor | None = None) -> Tensor:
-        """Score labelled training latents, each as if this classifier had been fitted without it.
+        """Score labelled training latents `(N, D)`, each as if this classifier had been fitted without it.
 
         A choice on training data must not be made on the data that made the scores. A classifier that was not fitted
         on these latents scores them like any others.
-
-        Args:
-            z: Latents `(N, D)`.
-            labels: Their classes `(N,)`.
-            logits: What the head gives for them.
         """
         return self.forward(z, logits=logits)
 
@@ -110,6 +144,38 @@ class LatentClassifier(FittedModule):
         check_labels(labels, len(z))
         if int(labels.max()) >= self.rows:
             raise LatentError(f"there is a label {int(labels.max())}, but only {self.rows} classes")
+
+
+class MeansClassifier(LatentClassifier):
+    """Base of classifiers that hold the means of classes, of statistics and labelled latents together."""
+
+    rows_of: ClassVar[str] = "means"
+    ranges: ClassVar[Ranges] = {"counts": (0, MOST_LATENTS), "fitted_rows": (0, MOST_LATENTS)}
+    normalize: bool
+    means: Tensor
+    counts: Tensor
+    fitted_rows: Tensor
+
+    def _build(self, dim: int) -> None:
+        super()._build(dim)
+        self.register_buffer("means", torch.zeros(self.rows, dim))
+        for name in ("counts", "fitted_rows"):
+            self.register_buffer(name, torch.zeros(self.rows, dtype=torch.int64))
+
+    def _points(self, z: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return latents as they are averaged."""
+        return F.normalize(z.to(dtype), dim=-1) if self.normalize else z.to(dtype)
+
+    def _merged(
+        self, statistics: ClassStatistics | None, fresh: ClassStatistics | None, classes: int
+    ) -> tuple[ClassStatistics, dict[str, Tensor]]:
+        """Return the statistics of all latents, with `counts` and `fitted_rows`; set the number of outputs."""
+        known = statistics.merge(fresh) if statistics and fresh else statistics or fresh
+        assert known is not None  # noqa: S101  (`fit` sees to it)
+        self.rows = max(int(known.classes.max()) + 1, classes)
+        counts = known.per_output(known.counts, self.rows)
+        rows = fresh.per_output(fresh.counts, self.rows) if fresh else torch.zeros_like(counts)
+        return known, {"counts": counts, "fitted_rows": rows.to(counts.device)}
 
 
 @register

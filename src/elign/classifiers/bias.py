@@ -10,27 +10,22 @@ import torch
 from torch import Tensor, nn
 
 from elign.classifiers.base import LatentClassifier
-from elign.utils.checks import MOST_CLASSES, check_old_classes, whole_numbers
 from elign.utils.errors import OptionError
 from elign.utils.fitted import register
+from elign.utils.tensors import MOST_CLASSES, check_old_classes, whole_numbers
 
 _MOST_TASKS = 10_000
 _MOST_ROUNDS = 10  # of `best_offsets`; two or three are usual
 
 
 def best_offset(logits: Tensor, labels: Tensor, *, old_classes: int) -> float:
-    """The offset with the best balanced accuracy on exemplars.
+    """Return the offset with the best balanced accuracy on exemplars.
 
     With `d = max_new - max_old` of an exemplar's logits, an offset c makes its prediction an old class if `d <= c`,
     else a new one. Balanced accuracy (the mean over classes of the share that is right) therefore changes only at the
     values of d: one offset from each interval between them is an exact scan. It is 0 in the interval that holds 0, the
     middle of any other one (a margin outside, where no exemplar says how far). Of equally good ones the smallest
-    absolute offset is taken.
-
-    Args:
-        logits: Of exemplars of old and new classes, (K, seen).
-        labels: Their labels, (K,).
-        old_classes: Number of old classes; some exemplars must be of these, some of the others.
+    absolute offset is taken. Some of the exemplars must be of the first `old_classes` classes, some of the others.
     """
     logits = logits.double()
     (old_top, as_old), (new_top, as_new) = logits[:, :old_classes].max(dim=1), logits[:, old_classes:].max(dim=1)
@@ -50,7 +45,7 @@ def best_offset(logits: Tensor, labels: Tensor, *, old_classes: int) -> float:
 
 
 def _offsets(turn: Tensor) -> Tensor:
-    """One offset for each of the len(turn) + 1 intervals between sorted values: see `best_offset`."""
+    """Return one offset for each of the len(turn) + 1 intervals between sorted values: see `best_offset`."""
     spread = (turn[-1] - turn[0]) / len(turn)
     margin = spread if spread > 0 else torch.ones_like(spread)
     low = torch.cat([turn[:1] - 2 * margin, turn])
@@ -65,44 +60,34 @@ def _offsets(turn: Tensor) -> Tensor:
 
 
 def best_offsets(scores: Tensor, labels: Tensor, *, boundaries: Sequence[int]) -> tuple[float, ...]:
-    """One offset for each task after the first, in turns: each the best one while the others stay as they are.
+    """Return one offset for each task after the first, in turns: each the best one while the others stay.
 
     A model is biased to its last task most, so that one comes first; but also to the one before more than to the first.
-    With two tasks this is `best_offset`.
-
-    Args:
-        scores: Of exemplars, (K, classes).
-        labels: Their labels, (K,).
-        boundaries: How many classes there were after each task but the last.
-
-    Returns:
-        As many as `boundaries`. A task without any exemplar, or with all of them, has none to choose by: 0. A tie
-        between classes counts against the task whose turn it is, whichever of the two comes first.
+    With two tasks this is `best_offset`. A task without any exemplar, or with all of them, has none to choose by: 0. A
+    tie between classes counts against the task whose turn it is, whichever of the two comes first.
     """
     scores = scores.double()
     found = [0.0] * len(boundaries)
     turns: list[tuple[int, Tensor, Tensor, int]] = []
     classes = torch.arange(scores.shape[1], device=scores.device)
     for task, (start, stop) in enumerate(pairwise([*boundaries, len(classes)])):
-        inside = (classes >= start) & (classes < stop)
-        if inside[labels].any() and not inside[labels].all():
+        inside = (labels >= start) & (labels < stop)
+        if inside.any() and not inside.all():
             # The task's own classes last: that is where `best_offset` looks for what is new.
-            order = torch.cat([classes[~inside], classes[inside]])
+            order = torch.cat([classes[:start], classes[stop:], classes[start:stop]])
             turns.append((task, order, order.argsort()[labels], len(classes) - (stop - start)))
     for _ in range(_MOST_ROUNDS):
-        changed = False
+        before = list(found)
         for task, order, places, others in reversed(turns):
             shifted = offset_scores(scores, found, boundaries=boundaries)
-            more = best_offset(shifted[:, order], places, old_classes=others)
-            found[task] += more
-            changed = changed or more != 0
-        if not changed:
+            found[task] += best_offset(shifted[:, order], places, old_classes=others)
+        if found == before:
             break
     return tuple(found)
 
 
 def offset_scores(scores: Tensor, offsets: Sequence[float], *, boundaries: Sequence[int]) -> Tensor:
-    """Scores `(..., classes)`, from those of the classes of each task after the first its offset is taken off."""
+    """Subtract the offset of each task after the first from the scores `(..., classes)` of its classes."""
     places = torch.arange(scores.shape[-1], device=scores.device)
     steps = torch.zeros(scores.shape[-1], dtype=scores.dtype, device=scores.device)
     for end, offset in zip(boundaries, offsets, strict=True):
@@ -170,16 +155,16 @@ class WeightAligned(LatentClassifier):
         if not isinstance(head, nn.Linear):
             raise OptionError(f"weight aligning needs a head that is an nn.Linear, got {type(head).__name__}")
         _, old = check_old_classes(old_classes)
-        lengths = head.weight.detach().cpu().double().norm(dim=1)
-        new = torch.ones(len(lengths), dtype=torch.bool, device="cpu")
+        weight = head.weight.detach()
+        lengths = weight.cpu().double().norm(dim=1)
         if max(old) >= len(lengths) or len(set(old)) == len(lengths):
             raise OptionError(f"old_classes={str(old_classes)[:80]} leave no new class of {len(lengths)} outputs")
+        new = torch.ones(len(lengths), dtype=torch.bool, device="cpu")
         new[old] = False
         factor = lengths[~new].mean() / lengths[new].mean().clamp(min=1e-30)
         factors = torch.where(new, factor, 1.0)
         bias = torch.zeros_like(lengths) if head.bias is None else head.bias.detach().cpu().double()
         self.rows = len(lengths)
-        weight = head.weight.detach()
         self._set(head.in_features, factors=factors.to(weight), shifts=(bias * (1 - factors)).to(weight))
         return self
 

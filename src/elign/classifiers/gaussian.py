@@ -5,23 +5,22 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from elign.classifiers.base import LatentClassifier
+from elign.classifiers.base import Given, MeansClassifier
 from elign.statistics.class_statistics import ClassStatistics
-from elign.utils.checks import MOST_LATENTS, check_rows, check_whole
 from elign.utils.errors import LatentError, OptionError
 from elign.utils.fitted import Ranges, register
-from elign.utils.tensors import compute_dtype, rounded
+from elign.utils.tensors import compute_dtype, product, rounded
 
 _NO_SPREAD = 1e-12  # mean variance within classes, relative to the squared length of means, that is rounding
 _LEAST_VARIANCE, _FARTHEST = 1e-50, 1e36  # beyond these, float32 holds neither weights nor squared distances
-_WIDTH = 4096  # whitened numbers for each latent in memory at one time, with a covariance for each class
-_LEAVE_OUT_NUMBERS = 1 << 23  # the same for all latents together, in `leave_one_out_scores`
+_BLOCK = 1 << 18  # whitened numbers to compute at one time, with a covariance for each class: they fit into a cache
+_WIDTH = 4096  # the same for each latent in a graph, which does not know how many latents there will be
 
 # What `auto` stands for: chosen on the development seed of benchmarks/panel.
 _OWN_SHARE, _SHRINKAGE, _WIDE_SHRINKAGE, _WIDE = 0.2, 0.1, 0.3, 256
@@ -30,7 +29,7 @@ Dial = float | Literal["auto"]
 
 
 @register
-class Gaussian(LatentClassifier):
+class Gaussian(MeansClassifier):
     """Scores classes by their Gaussian densities: regularised discriminant analysis (Friedman, 1989).
 
     With the covariance `S_c` of class c, the covariance S within classes (pooled by counts) and its mean variance
@@ -41,10 +40,12 @@ class Gaussian(LatentClassifier):
 
     a = 1 is Fisher's linear discriminant (LDA): one covariance, so that scores are linear in z. a = 0 is quadratic
     (QDA). b = 1 is the nearest mean. All classes have the same prior. Scores leave out terms that all classes have in
-    common: the highest score is 0, and their softmax gives the probabilities of the classes.
+    common: the highest score is 0, and their softmax gives the probabilities of the classes. Statistics and labelled
+    latents of one class are merged.
 
-    `normalize=True` classifies the directions of latents: they are scaled to length 1. Scores are then in units of v,
-    so that they are of the size of cosines; with a = 1, `-1/2 z' Sigma^-1 z` is left out and nothing else.
+    `normalize=True` classifies the directions of latents: they, and samples of statistics, are scaled to length 1.
+    Scores are then in units of v, so that they are of the size of cosines; with a = 1, `-1/2 z' Sigma^-1 z` is left out
+    and nothing else.
 
     Args:
         shared: a, 0 to 1. `auto` is 1 if covariances are not full, else `a_c = 1 - 0.2 n_c / (n_c + D)` for a class
@@ -79,17 +80,12 @@ class Gaussian(LatentClassifier):
     """
 
     needs_covariance: ClassVar[bool] = True
-    rows_of: ClassVar[str] = "means"
     ranges: ClassVar[Ranges] = {
-        "counts": (0, MOST_LATENTS),
-        "fitted_rows": (0, MOST_LATENTS),
+        **MeansClassifier.ranges,
         "own_shares": (0.0, 1.0),
         "chosen_shrinkage": (0.0, 1.0),
         "scale": (1e-45, math.inf),
     }
-    means: Tensor
-    counts: Tensor
-    fitted_rows: Tensor
     own_shares: Tensor
     chosen_shrinkage: Tensor
     center: Tensor
@@ -111,7 +107,6 @@ class Gaussian(LatentClassifier):
     def _build(self, dim: int) -> None:
         super()._build(dim)
         shapes = {
-            "means": (self.rows, dim),
             "own_shares": (self.rows,),
             "chosen_shrinkage": (),
             "center": (dim,),
@@ -122,8 +117,6 @@ class Gaussian(LatentClassifier):
         }
         for name, shape in shapes.items():
             self.register_buffer(name, torch.zeros(shape))
-        for name in ("counts", "fitted_rows"):
-            self.register_buffer(name, torch.zeros(self.rows, dtype=torch.int64))
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
         # Options may say "auto", so only the tensor tells whether there is one covariance or one for each class.
@@ -137,58 +130,26 @@ class Gaussian(LatentClassifier):
         if self._matrices not in (1, self.rows):
             raise LatentError(f"there are {self._matrices} covariances for {self.rows} classes")
 
-    def fit(
-        self,
-        statistics: ClassStatistics | None = None,
-        z: Tensor | None = None,
-        labels: Tensor | None = None,
-        *,
-        head: nn.Module | None = None,
-        classes: int = 0,
-    ) -> Self:
-        """Fit on statistics, on labelled latents, or on both; a class in both has the merged mean and covariance.
-
-        With `normalize`, statistics are those of latents, not of directions: samples of them are scaled to length 1.
-
-        Args:
-            statistics: Statistics of classes in the current model's space.
-            z: Latents `(N, D)` of the current model.
-            labels: Their classes `(N,)`.
-            head: Not used.
-            classes: Number of outputs, if there are more than classes so far.
-
-        Raises:
-            LatentError: If nothing is given, dimensions differ, or a covariance without shrinkage is singular.
-        """
-        classes = check_whole(classes, "classes", least=0)
+    def _learn(self, given: Given) -> None:
+        statistics, fresh, dtype = given.statistics, None, compute_dtype(given.like)
         if statistics is not None and self.normalize:
             draw = torch.Generator().manual_seed(0)
             statistics = statistics.resampled(lambda rows: F.normalize(rows, dim=-1), generator=draw)
-        fresh = None if z is None and labels is None else self._labelled(statistics, z, labels)
-        known = statistics.merge(fresh) if statistics and fresh else statistics or fresh
-        like = statistics.means if z is None and statistics is not None else z
-        if known is None or like is None:
-            raise LatentError("give statistics, or latents z with their labels, or both")
-        self.rows = max(int(known.classes.max()) + 1, classes)
-        tensors = self._solved(known, compute_dtype(like))
-        tensors["counts"] = known.per_output(known.counts, self.rows)
-        tensors["fitted_rows"] = fresh.per_output(fresh.counts, self.rows) if fresh else 0 * tensors["counts"]
-        self._set(known.require_fitted(), **tensors)
-        return self.to(like.device)
-
-    def _labelled(self, statistics: ClassStatistics | None, z: Tensor | None, labels: Tensor | None) -> ClassStatistics:
-        """Return the statistics of labelled latents, in the form of the others."""
-        if z is None or labels is None:
-            raise LatentError("latents z and their labels go together: give both")
-        check_rows(z, "latents")
-        rows = z.detach().cpu().double()
-        rows = F.normalize(rows, dim=1) if self.normalize else rows
-        if statistics is not None:
-            return ClassStatistics(covariance=statistics.form, rank=statistics.rank).update(rows, labels)
-        # The low-rank form holds the one covariance of all classes exactly; then no other one is needed.
-        if self.shared == 1:
-            return ClassStatistics(covariance="low-rank", rank=1).update(rows, labels)
-        return ClassStatistics(rank=1 if self.shared == "auto" else 32).update(rows.to(compute_dtype(z)), labels)
+        if given.labelled is not None:
+            z, labels = given.labelled
+            rows, kind = self._points(z.cpu(), torch.float64), ClassStatistics(rank=1 if self.shared == "auto" else 32)
+            if statistics is not None:
+                kind = ClassStatistics(covariance=statistics.form, rank=statistics.rank)
+            elif self.shared == 1:
+                # This form holds the one covariance of all classes exactly; then no other one is needed.
+                kind = ClassStatistics(covariance="low-rank", rank=1)
+            else:
+                rows = rows.to(dtype)
+            fresh = kind.update(rows, labels)
+        known, counts = self._merged(statistics, fresh, given.classes)
+        # Solved first: it says how many covariances there are, which sizes depend on.
+        solved = self._solved(known, dtype)
+        self._set(known.require_fitted(), **counts, **solved)
 
     def _solved(self, known: ClassStatistics, dtype: torch.dtype) -> dict[str, Tensor]:
         """Return all floating-point tensors of this classifier, computed in float64 on the CPU."""
@@ -196,34 +157,30 @@ class Gaussian(LatentClassifier):
         variance, dim = float(pooled.diagonal().mean()), pooled.shape[0]
         if variance <= max(_LEAST_VARIANCE, _NO_SPREAD * float(means.square().sum(dim=1).mean())):
             # One latent of each class does not tell how classes spread; the nearest mean is left.
-            variance, own, b = 1.0, torch.zeros(known.rows, dtype=torch.float64, device="cpu"), 1.0
+            variance, own, b = 1.0, means.new_zeros(known.rows), 1.0
         else:
             own, b = self._chosen(known, pooled)
-        identity = torch.eye(dim, dtype=torch.float64, device="cpu")
+        ridge = b * variance * torch.eye(dim, dtype=torch.float64, device="cpu")
         scale = variance if self.normalize else 1.0
-        made = {"means": known.per_output(means, self.rows), "own_shares": known.per_output(own, self.rows)}
-        made["chosen_shrinkage"] = means.new_tensor(b)
-        made |= {"scale": means.new_tensor(scale), "center": means.new_zeros(dim)}
-        if not own.any():
-            if not self.normalize:
-                # Scores seen from the middle of the classes are small, so that float32 does not round them off.
-                made["center"] = means.mean(dim=0)
-            whitening, _ = _whitened((1 - b) * pooled + b * variance * identity)
-            white = (means - made["center"]) @ whitening
-            made |= {
-                "whitening": whitening[None],
-                "weights": known.per_output(scale * white @ whitening.t(), self.rows),
-            }
-            made["biases"] = known.per_output(-scale * white.square().sum(dim=1) / 2, self.rows)
-        else:
+        # Linear scores seen from the middle of the classes are small, so that float32 does not round them off.
+        center = means.new_zeros(dim) if self.normalize or own.any() else means.mean(dim=0)
+        if own.any():
             # Rounded one class after the other: these are the large tensors.
-            made["whitening"] = torch.zeros(self.rows, dim, dim, dtype=dtype, device="cpu")
-            made["weights"], made["biases"] = means.new_zeros(0, dim), means.new_zeros(self.rows)
+            whitening = torch.zeros(self.rows, dim, dim, dtype=dtype, device="cpu")
+            weights, biases = means.new_zeros(0, dim), means.new_zeros(self.rows)
             for label, share in zip(known.classes.tolist(), own.tolist(), strict=True):
                 mixed = share * known.covariance_of(label) + (1 - share) * pooled
-                whitening, half_log_det = _whitened((1 - b) * mixed + b * variance * identity)
-                made["whitening"][label], made["biases"][label] = whitening, -scale * half_log_det
-        self._matrices = len(made["whitening"])
+                whitening[label], half_log_det = _whitened((1 - b) * mixed + ridge)
+                biases[label] = -scale * half_log_det
+        else:
+            one, _ = _whitened((1 - b) * pooled + ridge)
+            whitening, white = one[None], (means - center) @ one
+            weights = known.per_output(scale * white @ one.t(), self.rows)
+            biases = known.per_output(-scale * white.square().sum(dim=1) / 2, self.rows)
+        self._matrices = len(whitening)
+        made = {"means": known.per_output(means, self.rows), "own_shares": known.per_output(own, self.rows)}
+        made |= {"center": center, "whitening": whitening, "weights": weights, "biases": biases}
+        made |= {"scale": means.new_tensor(scale), "chosen_shrinkage": means.new_tensor(b)}
         return {name: tensor.to(dtype) for name, tensor in made.items()}
 
     def _chosen(self, known: ClassStatistics, pooled: Tensor) -> tuple[Tensor, float]:
@@ -246,20 +203,20 @@ class Gaussian(LatentClassifier):
         """Do what `forward` does, without any check: tensor operations only."""
         dtype = compute_dtype(z)
         with torch.autocast(z.device.type, enabled=False):
-            rows = F.normalize(z.to(dtype), dim=-1) if self.normalize else z.to(dtype)
-            biases = self.biases.to(z.device, dtype)
+            rows, biases = self._points(z, dtype), self.biases.to(z.device, dtype)
             if self._matrices == 1:
                 center, weights = (t.to(z.device, dtype) for t in (self.center, self.weights))
-                scores = (rows - center) @ weights.t() + biases
+                scores = product(rows - center, weights.t()) + biases
             else:
                 scores = biases - self.scale.to(z.device, dtype) / 2 * self._distances(rows)
             return rounded(self._finished(scores), z.dtype)
 
     def _distances(self, rows: Tensor) -> Tensor:
         """Return squared Mahalanobis distances (..., classes) of rows (..., D)."""
-        flat, found = rows.reshape(-1, rows.shape[-1]), []
-        step = max(1, _WIDTH // rows.shape[-1])
-        for start in range(0, self.rows, step):
+        most = torch.finfo(rows.dtype).max ** 0.75
+        flat, found = rows.clamp(-most, most).reshape(-1, rows.shape[-1]), []
+        step = _WIDTH // rows.shape[-1] if torch.compiler.is_compiling() else _BLOCK // max(1, flat.numel())
+        for start in range(0, self.rows, step := max(1, step)):
             means, whitening = (t[start : start + step].to(rows) for t in (self.means, self.whitening))
             found.append(((flat - means.unsqueeze(1)) @ whitening).square().sum(dim=2))
         # Far from all classes, squares are infinite: their differences would be NaN.
@@ -285,21 +242,17 @@ class Gaussian(LatentClassifier):
         residual r and `g = n_c / (n_c - 1)`, `S_c` loses `g/n_c r r'` and S loses `g/N r r'`, so that inverses and
         determinants follow by the formulas of Sherman and Morrison. The only latent of its class has the score minus
         infinity there. A class that was fitted on statistics alone does not change.
-
-        Args:
-            z: Latents `(N, D)`.
-            labels: Their classes `(N,)`.
-            logits: Not used.
         """
         self._check_labelled(z, labels)
         labels = labels.cpu().long()
+        inside = (self.fitted_rows.cpu()[labels, None] > 0).double()
+        if not inside.any():
+            return self.scores(z.detach())
         own, b = self.own_shares.cpu().double(), float(self.chosen_shrinkage)
         counts, total = self.counts.cpu()[labels, None].double(), int(self.counts.sum())
-        inside = (self.fitted_rows.cpu()[labels, None] > 0).double()
         grown = torch.where(inside > 0, counts / (counts - 1).clamp(min=1), 1.0)
-        rows = F.normalize(z.detach().cpu().double(), dim=1) if self.normalize else z.detach().cpu().double()
         # How each latent (N, 1) lies to each class (N, classes).
-        distance, along, near = self._directions(rows, labels)
+        distance, along, near = self._directions(self._points(z.detach().cpu(), torch.float64), labels)
         mine = torch.arange(self.rows, device="cpu") == labels[:, None]
         # The mean of the own class moves away, and each Sigma_c loses `lost` times the outer product of the residual.
         lost = inside * (1 - b) * grown * ((1 - own) / total + mine * (own / counts.clamp(min=1)))
@@ -312,24 +265,25 @@ class Gaussian(LatentClassifier):
             # With one covariance, its determinant is the same for all classes.
             scores = scores + self.biases.cpu().double() / scale - rest.log() / 2
         scores = self._finished(scale * scores).masked_fill(mine & (inside * counts == 1), -torch.inf)
-        return scores.to(z.device, z.dtype)
+        return rounded(scores, z.dtype).to(z.device)
 
     def _directions(self, rows: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return |y - m|^2, r (y - m) and |r|^2 for whitened rows y, means m and residuals r, in float64."""
-        means, residual = self.means.cpu().double(), rows - self.means.cpu().double()[labels]
+        means = self.means.cpu().double()
         if self._matrices == 1:
             whitening = self.whitening[0].cpu().double()
             # From the center, where differences of squares lose no digits.
             center = self.center.cpu().double()
-            y, m, r = (rows - center) @ whitening, (means - center) @ whitening, residual @ whitening
+            y, m, r = (rows - center) @ whitening, (means - center) @ whitening, (rows - means[labels]) @ whitening
             distance = y.square().sum(dim=1, keepdim=True) - 2 * y @ m.t() + m.square().sum(dim=1)
             return distance, (r * y).sum(dim=1, keepdim=True) - r @ m.t(), r.square().sum(dim=1, keepdim=True)
         found: list[tuple[Tensor, ...]] = []
-        for start in range(0, self.rows, step := max(1, _LEAVE_OUT_NUMBERS // rows.numel())):
-            whitening = self.whitening[start : start + step].cpu().double()
-            y, r = (rows - means[start : start + step, None]) @ whitening, residual @ whitening
-            found.append((y.square().sum(dim=2), (r * y).sum(dim=2), r.square().sum(dim=2)))
-        distance, along, near = (torch.cat(each).t() for each in zip(*found, strict=True))
+        for mean, whitening in zip(means, self.whitening, strict=True):
+            white = whitening.cpu().double()
+            y = (rows - mean) @ white
+            r = y + ((mean - means) @ white)[labels]
+            found.append((y.square().sum(dim=1), (r * y).sum(dim=1), r.square().sum(dim=1)))
+        distance, along, near = (torch.stack(each, dim=1) for each in zip(*found, strict=True))
         return distance, along, near
 
 

@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from elign.classifiers.base import LatentClassifier
+from elign.classifiers.base import Given, LatentClassifier
 from elign.statistics.class_statistics import ClassStatistics
-from elign.utils.checks import MOST_LATENTS, check_labels, check_rows, check_seed, check_whole
-from elign.utils.errors import LatentError, OptionError
+from elign.utils.errors import OptionError
 from elign.utils.fitted import Ranges, register
-from elign.utils.tensors import compute_dtype, rounded
+from elign.utils.tensors import MOST_LATENTS, check_seed, check_whole, compute_dtype, product, rounded, standard_normal
 
 _MEMORY, _HALVINGS, _TOLERANCE = 10, 20, 1e-6  # of the descent: pairs kept, step sizes tried, relative gain to stop at
 _NARROWEST = 1e-3  # deviation of a dimension, relative to the others': a dead unit must not get a huge weight
 _EXACT_UP_TO = 2 * 10**7  # multiplications for each iteration, up to which these are in float64
 _FOLDS = 5
+_LARGE = 1e15  # latents whose squares may overflow in float32
 _NO_WIDTH = 1e-30  # weights for narrower latents would be infinite
 _MOST_STEPS, _MOST_SAMPLES = 100_000, 1_000_000  # options also come from files
-
-Objective = Callable[[Tensor], tuple[Tensor, Tensor]]
-"""Weights to the loss and its gradient."""
 
 
 @register
@@ -91,74 +88,43 @@ class LinearHead(LatentClassifier):
         self.register_buffer("bias", torch.zeros(self.rows))
         self.register_buffer("counts", torch.zeros(self.rows, dtype=torch.int64))
 
-    def fit(
-        self,
-        statistics: ClassStatistics | None = None,
-        z: Tensor | None = None,
-        labels: Tensor | None = None,
-        *,
-        head: nn.Module | None = None,
-        classes: int = 0,
-    ) -> Self:
-        """Train on samples of statistics, on labelled latents, or on both.
-
-        Args:
-            statistics: Statistics of classes in the current model's space.
-            z: Latents `(N, D)` of the current model.
-            labels: Their classes `(N,)`.
-            head: The model's head, an `nn.Linear`; rows that it lacks start at 0.
-            classes: Number of outputs, if there are more than classes so far.
-
-        Raises:
-            LatentError: If nothing is given, or latents, labels, statistics and head do not match.
-        """
-        if (z is None) != (labels is None) or (z is None and statistics is None):
-            raise LatentError("give statistics, or latents z with their labels, or both")
-        parts = []
-        if z is not None and labels is not None:
-            parts.append(self._drawn(z, labels))
-        if statistics is not None:
-            parts.append(self._sampled(statistics))
-        if len({rows.shape[1] for rows, _ in parts}) > 1:
-            raise LatentError("latents and statistics differ in their dimension")
-        like, outputs = parts[0][0], check_whole(classes, "classes", least=0)
+    def _learn(self, given: Given) -> None:
+        parts = [] if given.labelled is None else [self._drawn(*given.labelled)]
+        parts += [] if given.statistics is None else [self._sampled(given.statistics)]
+        like = parts[0][0]
         rows = torch.cat([part.to(like) for part, _ in parts])
         labels = torch.cat([part.to(like.device) for _, part in parts])
         # Each part of a class, then each class, has the same weight.
         weights = torch.cat([1 / torch.bincount(part)[part].to(like) for _, part in parts])
-        counts = torch.bincount(labels, minlength=outputs)
+        counts = torch.bincount(labels, minlength=given.classes)
         weights = weights / torch.zeros_like(counts, dtype=like.dtype).index_add_(0, labels, weights)[labels]
         self.rows = len(counts)
         with torch.no_grad(), torch.autocast(like.device.type, enabled=False):
-            weight, bias = self._trained(rows, labels, weights / weights.sum(), head)
+            weight, bias = self._trained(rows, labels, weights / weights.sum(), given.head)
         self._set(rows.shape[1], weight=weight.to(like), bias=bias.to(like), counts=counts)
-        self._fitted_with = (statistics, head)
-        return self.to(like.device)
+        self._fitted_with = (given.statistics, given.head)
 
     def _drawn(self, z: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return at most `samples_per_class` labelled latents of each class."""
-        check_rows(z, "latents")
-        check_labels(labels, len(z))
         labels = labels.cpu().long()
         shuffled = torch.randperm(len(z), generator=torch.Generator().manual_seed(self.seed), device="cpu")
         order = shuffled[labels[shuffled].argsort(stable=True)]
         kept = order[_places(labels[order]) < self.samples_per_class].sort().values
-        return z.detach()[kept.to(z.device)].to(compute_dtype(z)), labels[kept].to(z.device)
+        return z[kept.to(z.device)].to(compute_dtype(z)), labels[kept].to(z.device)
 
     def _sampled(self, statistics: ClassStatistics) -> tuple[Tensor, Tensor]:
         """Return samples of all classes of statistics, smoothed."""
         generator = torch.Generator().manual_seed(self.seed)
         z, labels = statistics.sample(self.samples_per_class, generator)
         means = statistics.means.repeat_interleave(self.samples_per_class, dim=0)
-        variance = float(statistics.pooled().diagonal().mean())
-        noise = torch.randn(z.shape, generator=generator, dtype=z.dtype, device="cpu").to(z.device)
-        b = self.smoothing
+        variance, b = float(statistics.pooled().diagonal().mean()), self.smoothing
+        noise = standard_normal(z.shape, z, generator)
         return means + math.sqrt(1 - b) * (z - means) + math.sqrt(b * variance) * noise, labels
 
     def _trained(self, z: Tensor, labels: Tensor, weights: Tensor, head: nn.Module | None) -> tuple[Tensor, Tensor]:
         """Return weight and bias for all outputs; those of classes without data are 0."""
         present, targets = torch.unique(labels, return_inverse=True)
-        if z.numel() * len(present) <= _EXACT_UP_TO:
+        if z.numel() * len(present) <= _EXACT_UP_TO or z.abs().amax() > _LARGE:
             # On the CPU, since not every accelerator has float64.
             z, weights, present, targets = z.cpu().double(), weights.cpu().double(), present.cpu(), targets.cpu()
         center = weights @ z
@@ -172,17 +138,22 @@ class LinearHead(LatentClassifier):
             bias = own.new_zeros(len(own)) if head.bias is None else head.bias.detach().to(z)[: self.rows]
             start[: len(own)] = torch.cat([own * widths, (bias + own @ center).unsqueeze(1)], dim=1)
         start = start[present]
-        decay = self.weight_decay * torch.ones_like(x[:1]).index_fill_(
-            1, torch.tensor([z.shape[1]], device=z.device), 0
-        )
         places = torch.arange(len(x), device=x.device)
 
         def objective(w: Tensor) -> tuple[Tensor, Tensor]:
-            logs = (x @ w.t()).log_softmax(dim=1)
-            pull, wrong = decay * (w - start), logs.exp()
-            wrong[places, targets] -= 1
-            loss = -weights @ logs[places, targets] + (pull * (w - start)).sum() / 2
-            return loss, (weights.unsqueeze(1) * wrong).t() @ x + pull
+            """Return the loss and its gradient; the bias is not pulled."""
+            pull = self.weight_decay * (w - start)
+            pull[:, -1] = 0
+            logits = x @ w.t()
+            logits -= logits.amax(dim=1, keepdim=True)
+            own = logits[places, targets]
+            # In place: new memory would take most of the time.
+            odds = logits.exp_()
+            total = odds.sum(dim=1)
+            loss = weights @ (total.log() - own) + (pull * (w - start)).sum() / 2
+            odds *= (weights / total).unsqueeze(1)
+            odds[places, targets] -= weights
+            return loss, odds.t() @ x + pull
 
         found = _minimised(objective, start, self.steps)
         weight, bias = z.new_zeros(self.rows, z.shape[1]), z.new_zeros(self.rows)
@@ -196,7 +167,7 @@ class LinearHead(LatentClassifier):
         dtype = compute_dtype(z)
         with torch.autocast(z.device.type, enabled=False):
             weight, bias = (t.to(z.device, dtype) for t in (self.weight, self.bias))
-            scores = z.to(dtype) @ weight.t() + bias
+            scores = product(z.to(dtype), weight.t()) + bias
             return rounded(scores.masked_fill(self.counts.to(z.device) == 0, -torch.inf), z.dtype)
 
     def leave_one_out_scores(self, z: Tensor, labels: Tensor, *, logits: Tensor | None = None) -> Tensor:
@@ -204,21 +175,17 @@ class LinearHead(LatentClassifier):
 
         The heads are trained on the same statistics and from the same start as this one, if it was not loaded from a
         file: files hold neither, and then the given latents are all there is to train on.
-
-        Args:
-            z: Latents `(N, D)`.
-            labels: Their classes `(N,)`.
-            logits: Not used.
         """
         self._check_labelled(z, labels)
         statistics, head = self._fitted_with
-        order = labels.cpu().long().argsort(stable=True)
-        folds = torch.empty_like(order).index_copy_(0, order, _places(labels.cpu().long()[order]) % _FOLDS).to(z.device)
+        labels = labels.to(z.device).long()
+        order = labels.argsort(stable=True)
+        folds = torch.empty_like(order).index_copy_(0, order, _places(labels[order]) % _FOLDS)
         scores = torch.full((len(z), self.rows), -torch.inf, dtype=z.dtype, device=z.device)
         for fold in range(int(folds.max()) + 1):
             out = folds == fold
             if statistics is not None or not out.all():
-                inside = (None, None) if out.all() else (z[~out], labels.to(z.device)[~out])
+                inside = (None, None) if out.all() else (z[~out], labels[~out])
                 trained = type(self)(**self.config()).fit(statistics, *inside, head=head, classes=self.rows)
                 scores[out] = trained.scores(z[out])
         return scores
@@ -230,7 +197,7 @@ def _places(ordered: Tensor) -> Tensor:
     return torch.arange(len(ordered), device=ordered.device) - (counts.cumsum(0) - counts)[ordered]
 
 
-def _minimised(objective: Objective, x: Tensor, steps: int) -> Tensor:
+def _minimised(objective: Callable[[Tensor], tuple[Tensor, Tensor]], x: Tensor, steps: int) -> Tensor:
     """Minimise by L-BFGS with halved steps (Nocedal and Wright, 2006, algorithm 7.5).
 
     Written by hand: the first optimizer of a process makes torch import its compiler, which takes seconds.

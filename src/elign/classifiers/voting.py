@@ -13,11 +13,10 @@ from torch import Tensor, nn
 
 from elign.classifiers.base import LatentClassifier
 from elign.classifiers.bias import best_offsets, check_boundaries, offset_scores
-from elign.utils.checks import check_labels, check_rows, check_whole
 from elign.utils.errors import LatentError, OptionError
+from elign.utils.extraction import read_logits
 from elign.utils.fitted import Ranges, from_config, register
-from elign.utils.heads import read_logits
-from elign.utils.tensors import balanced_accuracy, compute_dtype
+from elign.utils.tensors import balanced_accuracy, check_labels, check_rows, check_whole, compute_dtype
 
 _MOST_CANDIDATES = 20_000  # weightings to compare; more estimators want fewer steps
 _MOST_STEPS = 10_000
@@ -116,9 +115,6 @@ class Voting(LatentClassifier):
             labels: Their classes `(N,)`.
             logits: What the head gives for them, if an estimator needs it.
             head: The head itself, in place of `logits`.
-
-        Raises:
-            LatentError: If there are no old or no new classes among them.
         """
         check_rows(z, "latents")
         check_labels(labels, len(z))
@@ -155,6 +151,9 @@ class Voting(LatentClassifier):
         """Do what `forward` does, without any check: tensor operations only."""
         return self._summed([part.scores(z, logits) for part in self.voters()[1]]).to(z.dtype)
 
+    def _summed(self, given: Sequence[Tensor]) -> Tensor:
+        return _vote(self.voters()[0], standardised(given), self.offsets.tolist(), self.task_boundaries)
+
     def traceable(self) -> nn.Module:
         """Keep the estimators that have a vote, in their traceable forms; weights and offsets become numbers."""
         weights, parts = self.voters()
@@ -164,10 +163,6 @@ class Voting(LatentClassifier):
         """Return the estimators that have any weight, and their weights."""
         weights = self.weights.tolist()
         return [w for w in weights if w], [part for part, w in zip(self._parts(), weights, strict=True) if w]
-
-    def _summed(self, given: Sequence[Tensor]) -> Tensor:
-        summed = _sum(self.voters()[0], standardised(given))
-        return offset_scores(summed, self.offsets.tolist(), boundaries=self.task_boundaries)
 
     def _parts(self) -> Iterator[LatentClassifier]:
         for part in self.estimators:
@@ -182,7 +177,7 @@ class Voting(LatentClassifier):
             voters = tuple(place for place, weight in enumerate(weights) if weight)
             if voters not in standard:
                 standard[voters] = standardised([given[place] for place in voters])
-            return _Candidate.of(weights, standard[voters], labels, boundaries=self.task_boundaries)
+            return self._tried(weights, standard[voters], labels)
 
         grid = self._grid()
         equal = tried(next(grid))
@@ -197,6 +192,17 @@ class Voting(LatentClassifier):
         least = best - self.standard_errors * error - 1e-9
         good = (candidate for candidate in candidates if candidate.accuracy >= least)
         return min(good, key=lambda candidate: (candidate.unevenness, -candidate.accuracy))
+
+    def _tried(self, weights: tuple[float, ...], scores: Tensor, labels: Tensor) -> _Candidate:
+        """Find the best offsets for these weights of standardised scores, and what they reach together."""
+        summed = _vote([weight for weight in weights if weight], scores, (), ())
+        # A row whose own class an estimator has no score for cannot be won by any offset: it must not choose one.
+        own = scores[:, torch.arange(len(labels), device=labels.device), labels]
+        fair = (own > _NEVER / 2).all(dim=0)
+        offsets = best_offsets(summed[fair], labels[fair], boundaries=self.task_boundaries)
+        right = offset_scores(summed, offsets, boundaries=self.task_boundaries).argmax(dim=1) == labels
+        uneven = sum((weight - 1 / len(weights)) ** 2 for weight in weights)
+        return _Candidate(weights, offsets, balanced_accuracy(right, labels), round(uneven, 9))
 
     def _grid(self) -> Iterator[tuple[float, ...]]:
         """Yield equal weights, then all multiples of 1 / steps that sum to 1."""
@@ -214,16 +220,14 @@ class Voting(LatentClassifier):
 class _TracedVoting(nn.Module):
     """A `Voting` for an exported graph: numbers, not tensors, since nothing of it is chosen again."""
 
-    def __init__(
-        self, weights: list[float], parts: list[nn.Module], offsets: list[float], boundaries: list[int]
-    ) -> None:
+    def __init__(self, weights: list[float], parts: list[nn.Module], offsets: list[float], ends: list[int]) -> None:
         super().__init__()
-        self.weights, self.offsets, self.boundaries = weights, offsets, boundaries
+        self.weights, self.offsets, self.boundaries = weights, offsets, ends
         self.parts = nn.ModuleList(parts)
 
     def scores(self, z: Tensor, logits: Tensor | None = None) -> Tensor:
         given = [part.scores(z, logits) for part in self.parts]  # type: ignore[operator]
-        return offset_scores(_sum(self.weights, standardised(given)), self.offsets, boundaries=self.boundaries)
+        return _vote(self.weights, standardised(given), self.offsets, self.boundaries)
 
 
 class _Candidate(NamedTuple):
@@ -234,29 +238,17 @@ class _Candidate(NamedTuple):
     accuracy: float
     unevenness: float
 
-    @classmethod
-    def of(cls, weights: tuple[float, ...], scores: Tensor, labels: Tensor, *, boundaries: Sequence[int]) -> _Candidate:
-        """Make one from the standardised scores of the estimators that have a vote."""
-        summed = _sum([weight for weight in weights if weight], scores)
-        # A row whose own class an estimator has no score for cannot be won by any offset: it must not choose one.
-        own = scores[:, torch.arange(len(labels), device=labels.device), labels]
-        fair = (own > _NEVER / 2).all(dim=0)
-        offsets = best_offsets(summed[fair], labels[fair], boundaries=boundaries)
-        right = offset_scores(summed, offsets, boundaries=boundaries).argmax(dim=1) == labels
-        uneven = sum((weight - 1 / len(weights)) ** 2 for weight in weights)
-        return cls(weights, offsets, balanced_accuracy(right, labels), round(uneven, 9))
-
 
 def _check_shapes(given: Sequence[Tensor]) -> torch.Size:
     """Return the shape of all scores; raise if there are several."""
-    widths = sorted({scores.shape[-1] for scores in given})
-    if len(widths) > 1:
+    shapes = sorted({tuple(scores.shape) for scores in given})
+    if len({shape[-1] for shape in shapes}) > 1:
         raise LatentError(
-            f"the estimators of a Voting score {widths} classes: all of them, and the head, must have the same ones"
+            f"the estimators of a Voting score {sorted({shape[-1] for shape in shapes})} classes: all of them, and the "
+            "head, must have the same ones"
         )
-    shapes = {scores.shape for scores in given}
     if len(shapes) > 1:
-        listed = " and ".join(str(tuple(shape)) for shape in sorted(shapes))
+        listed = " and ".join(map(str, shapes))
         raise LatentError(f"the estimators of a Voting give scores {listed}: the head's must be of the same latents")
     return given[0].shape
 
@@ -280,5 +272,7 @@ def standardised(given: Sequence[Tensor]) -> Tensor:
     return torch.where(there, centred / variance.clamp(min=1e-24).sqrt(), _NEVER)
 
 
-def _sum(weights: Sequence[float], scores: Tensor) -> Tensor:
-    return torch.stack([weight * part for weight, part in zip(weights, scores.unbind(), strict=True)]).sum(dim=0)
+def _vote(weights: Sequence[float], scores: Tensor, offsets: Sequence[float], boundaries: Sequence[int]) -> Tensor:
+    """Return the weighted sum of standardised scores, with the offsets subtracted."""
+    parts = [weight * part for weight, part in zip(weights, scores.unbind(), strict=True)]
+    return offset_scores(torch.stack(parts).sum(dim=0), offsets, boundaries=boundaries)

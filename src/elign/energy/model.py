@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from elign.utils.checks import check_whole, whole_number
 from elign.utils.errors import LatentError, OptionError
+from elign.utils.tensors import check_whole, whole_number
 
 _MOST_LAYERS, _WIDEST = 64, 1 << 20  # options also come from files: bounds of memory and time
 
@@ -24,12 +24,11 @@ def check_widths(hidden: Sequence[int]) -> tuple[int, ...]:
     try:
         widths = tuple(map(whole_number, hidden))
     except TypeError:
-        raise OptionError(
-            f"hidden must be the widths of the hidden layers, such as (64, 64) or (), got {str(hidden)[:80]}"
-        ) from None
+        widths = (0,)
     if len(widths) > _MOST_LAYERS or not all(1 <= width <= _WIDEST for width in widths):
         raise OptionError(
-            f"hidden must be at most {_MOST_LAYERS} whole numbers from 1 to {_WIDEST}, got {str(widths)[:80]}"
+            f"hidden must be at most {_MOST_LAYERS} widths of layers from 1 to {_WIDEST}, such as (64, 64) or (), got "
+            f"{str(hidden)[:80]}"
         )
     return widths
 

@@ -1,13 +1,10 @@
 """Langevin descent of latents down an energy: the sampler that trains the energy model and aligns latents.
 
-`descend` checks its input and hands the chain to the exact fast form, `HiddenChain`, when the energy is an
-`EnergyModel`, or to plain automatic differentiation for any other module.
-
-The fast form runs the chain in the space of the first hidden layer. With u = W1 z + b1, one step
-z <- z - s W1^T g(u) is u <- u - s (W1 W1^T) g(u). So the whole chain runs on u with the Gram matrix W1 W1^T, the
-gradients g are summed, and z moves once at the end: z_L = z_0 - s W1^T (g_0 + ... + g_{L-1}). A step costs the same
-whatever the latent dimension is, needs no autograd graph, and works in preallocated buffers. `TracedChain` is the same
-chain unrolled for an exported graph.
+`HiddenChain` is an exact fast form for `EnergyModel`: it runs the chain in the space of the first hidden layer. With
+u = W1 z + b1, one step z <- z - s W1^T g(u) is u <- u - s (W1 W1^T) g(u). So the whole chain runs on u with the Gram
+matrix W1 W1^T, the gradients g are summed, and z moves once at the end: z_L = z_0 - s W1^T (g_0 + ... + g_{L-1}). The
+cost of a step does not depend on the latent dimension; no autograd graph is needed. `TracedChain` is the same chain
+unrolled for an exported graph. Other energies are differentiated.
 """
 
 from __future__ import annotations
@@ -15,22 +12,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from elign.energy.model import EnergyModel
-from elign.utils.checks import check_whole
 from elign.utils.errors import LatentError, OptionError
-from elign.utils.tensors import compute_dtype, standard_normal
+from elign.utils.tensors import check_whole, compute_dtype, standard_normal
 
 # Rows that an energy other than `EnergyModel` sees at once: bounds the memory of its graph.
 _BLOCK_ROWS = 2048
-# Numbers in one working buffer. 131072 floats are 0.5 MB: a handful of buffers stays in the outer caches, and each
-# operation is long enough to hide the cost of calling it and to be worth splitting over threads (measured; see
-# docs/decisions.md).
+# Numbers in one working buffer: a handful of buffers stays in the outer caches, and each operation is long enough to
+# hide the cost of calling it (measured; see docs/decisions.md).
 _BLOCK_NUMBERS = 131_072
 _LEAST_ROWS = 256
 
@@ -49,7 +45,7 @@ class Schedule:
 
     @classmethod
     def checked(cls, steps: int, step_size: float, noise: float, half_step: bool) -> Schedule:
-        """From the options of `descend`, with their ranges checked."""
+        """Make one from the options of `descend`; check their ranges."""
         steps = check_whole(steps, "steps", least=0)
         if not (math.isfinite(step_size) and step_size > 0):
             raise OptionError(f"step_size must be a finite number > 0, got {step_size!r}")
@@ -76,13 +72,13 @@ def descend(
     runs, in training and at inference; the paper's Eq. 4 is `half_step=True, noise=1.0`, that is
     `z <- z - step_size / 2 * dE/dz + sqrt(step_size) * N(0, 1)`.
 
-    An `EnergyModel` takes an exact shortcut through its first hidden layer (see `HiddenChain`), many times faster
-    than automatic differentiation, with working memory that does not grow with the number of rows. Any other module
-    that maps `(N, D)` to `(N,)` or `(N, 1)` is differentiated; its rows must not depend on each other.
+    An `EnergyModel` takes an exact shortcut through its first hidden layer, many times faster than automatic
+    differentiation, with working memory that does not grow with the number of rows. Any other module that maps `(N, D)`
+    to `(N,)` or `(N, 1)` is differentiated; its rows must not depend on each other.
 
     Args:
         energy: What to descend; its parameters are never changed and get no gradient.
-        z: Latents `(..., D)` of any floating type, on any device. Works under `no_grad`, `inference_mode`, autocast.
+        z: Latents `(..., D)` of any floating type, on any device.
         steps: Number of steps.
         step_size: Length of a step per unit of gradient.
         noise: Scale of the Gaussian noise, in units of `sqrt(step_size)`; 0 for none.
@@ -114,138 +110,93 @@ def descend(
         raise LatentError(f"latents must be a floating-point tensor (..., D), got {z.dtype} of shape {tuple(z.shape)}")
     block_rows = None if block_rows is None else check_whole(block_rows, "block_rows", least=1)
     rows = z.detach().reshape(-1, z.shape[-1])
+    once = replace(schedule, steps=1) if trajectory else schedule
     with torch.autocast(z.device.type, enabled=False):
         # A subclass with an energy of its own must not be taken for the one that the shortcut knows.
         if isinstance(energy, EnergyModel) and type(energy).forward is EnergyModel.forward:
-            walk = _hidden(energy, rows, schedule, trajectory, generator, block_rows)
+            if rows.shape[1] != energy.dim:
+                raise LatentError(
+                    f"this energy model takes latents of dimension {energy.dim}, got {rows.shape[1]}: "
+                    "was it fitted for another layer?"
+                )
+            move = partial(HiddenChain(energy, once, rows).run, full=trajectory)
         else:
-            walk = _autograd(energy, rows, schedule, trajectory, generator, block_rows)
-    return walk.reshape(*walk.shape[:-2], *z.shape)
-
-
-def _hidden(
-    energy: EnergyModel,
-    rows: Tensor,
-    schedule: Schedule,
-    trajectory: bool,
-    generator: torch.Generator | None,
-    block_rows: int | None,
-) -> Tensor:
-    if rows.shape[1] != energy.dim:
-        raise LatentError(
-            f"this energy model takes latents of dimension {energy.dim}, got {rows.shape[1]}: "
-            "was it fitted for another layer?"
-        )
-    chain = HiddenChain(energy, step=schedule.step, device=rows.device, dtype=compute_dtype(rows))
-    return chain.run(
-        rows, schedule.steps, kick=schedule.kick, trajectory=trajectory, generator=generator, block_rows=block_rows
-    )
+            move = partial(_autograd, energy, once)
+        if not trajectory:
+            return move(rows, generator, block_rows).reshape(z.shape)
+        # Half precision would lose small steps.
+        states = [rows.to(compute_dtype(rows))]
+        for _ in range(schedule.steps):
+            states.append(move(states[-1], generator, block_rows))
+    with torch.inference_mode(False):
+        return torch.stack(states).to(z.dtype).reshape(len(states), *z.shape)
 
 
 def _autograd(
-    energy: nn.Module,
-    rows: Tensor,
-    schedule: Schedule,
-    trajectory: bool,
-    generator: torch.Generator | None,
-    block_rows: int | None,
+    energy: nn.Module, schedule: Schedule, rows: Tensor, generator: torch.Generator | None, block_rows: int | None
 ) -> Tensor:
     weight = next(energy.parameters(), None)
     dtype = compute_dtype(rows) if weight is None else weight.dtype
     size = block_rows if block_rows and not schedule.kick else _BLOCK_ROWS
     # Leaving inference mode needs a copy: its tensors can never be differentiated.
     with torch.inference_mode(False), torch.enable_grad():
-        result = rows.new_empty(schedule.steps + 1 if trajectory else 1, *rows.shape)
+        result = torch.empty_like(rows)
         for block in (slice(first, first + size) for first in range(0, len(rows), size)):
             z = rows[block].clone().to(dtype)
-            for step in range(schedule.steps):
-                if trajectory:
-                    result[step, block] = z.detach().to(rows.dtype)
-                z = z.detach() - schedule.step * _slope(energy, z)
+            for _ in range(schedule.steps):
+                z.requires_grad_()
+                energies = energy(z)
+                if energies.numel() != len(z):
+                    raise LatentError(f"the energy must give one value per row, got shape {tuple(energies.shape)}")
+                z = z.detach() - schedule.step * torch.autograd.grad(energies.sum(), z)[0]
                 if schedule.kick:
                     z = z + schedule.kick * standard_normal(z.shape, z, generator)
-            result[-1, block] = z.detach().to(rows.dtype)
-    return result if trajectory else result[0]
-
-
-def _slope(energy: nn.Module, z: Tensor) -> Tensor:
-    """dE/dz of each row."""
-    z = z.detach().requires_grad_()
-    energies = energy(z)
-    if energies.numel() != len(z):
-        raise LatentError(f"the energy must give one value per row, got shape {tuple(energies.shape)}")
-    return torch.autograd.grad(energies.sum(), z)[0]
+            result[block] = z.detach()
+    return result
 
 
 class HiddenChain:
-    """The chain of one energy model at one step size, ready to run on any number of latents.
+    """The chain of one energy model, ready to run on latents with the device and the dtype of `like`."""
 
-    Args:
-        energy: The energy to descend.
-        step: The factor of the gradient in each step.
-        device: Where the latents are; weights are brought there.
-        dtype: float32 or float64, the precision of the chain.
-    """
-
-    def __init__(self, energy: EnergyModel, *, step: float, device: torch.device, dtype: torch.dtype) -> None:
-        self._step = step
-        self._slope = energy.slope
-        self._widths = energy.hidden
+    def __init__(self, energy: EnergyModel, schedule: Schedule, like: Tensor) -> None:
+        self.schedule, self._slope, self._widths = schedule, energy.slope, energy.hidden
+        device, dtype = like.device, compute_dtype(like)
         with _without_graph():
             maps = [(w.detach().to(device, dtype), b.detach().to(device, dtype)) for w, b in energy.linear_maps()]
-            self._first, self._first_bias = maps[0]
+            self.first, self.first_bias = maps[0]
             output, _ = maps.pop()
-            self._up = [(weight.t().contiguous(), bias) for weight, bias in maps[1:]]
+            self.up = [(weight.t().contiguous(), bias) for weight, bias in maps[1:]]
             # The output layer is folded into the matrix that the topmost gradient meets next, so that this gradient
             # is just the slope of the activation. A linear energy has no activation: its gradient is 1 times `output`.
             down = [weight for weight, _ in maps]
-            self._exit, *self._down = [*down[:-1], down[-1] * output.t()] if down else [output]
-            self._descent = (self._exit @ self._first.t()) * -step
+            self.exit, *self.down = [*down[:-1], down[-1] * output.t()] if down else [output]
+            self.descent = (self.exit @ self.first.t()) * -schedule.step
 
     def run(
-        self,
-        z: Tensor,
-        steps: int,
-        *,
-        kick: float = 0.0,
-        trajectory: bool = False,
-        generator: torch.Generator | None = None,
-        block_rows: int | None = None,
+        self, z: Tensor, generator: torch.Generator | None = None, block_rows: int | None = None, full: bool = False
     ) -> Tensor:
-        """Walk `steps` steps from each row of `z`, with Gaussian noise of scale `kick`; see `descend` for the rest."""
+        """Walk from each row of `z`; see `descend`."""
         # Allocated outside of inference mode, so that callers get an ordinary tensor back.
         with torch.inference_mode(False):
-            result = z.new_empty(steps + 1 if trajectory else 1, *z.shape)
-        size = block_rows if block_rows and not kick else self._block_rows()
+            result = torch.empty_like(z)
+        size = max(_LEAST_ROWS, _BLOCK_NUMBERS // max(self._widths, default=z.shape[1]))
+        if block_rows and not self.schedule.kick:
+            size = block_rows
         with _without_graph():
-            noise = self.noise(kick, generator, full=trajectory)
-            for rows in (slice(first, first + size) for first in range(0, len(z), size)):
-                self._run_block(z[rows].to(self._first.dtype), steps, noise, result[:, rows])
-        return result if trajectory else result[0]
+            noise = self.noise(generator, full=full)
+            for block in (slice(first, first + size) for first in range(0, len(z), size)):
+                start = z[block].to(self.first.dtype)
+                total = self.walk(self.enter(start), noise)
+                origin = start + noise.moved() if noise else start
+                # Straight into its place where the types allow that: the copy would take a tenth of the time.
+                out = result[block] if result.dtype == origin.dtype else None
+                end = torch.addmm(origin, total, self.exit, alpha=-self.schedule.step, out=out)
+                if out is None:
+                    result[block] = end
+        return result
 
-    def _run_block(self, start: Tensor, steps: int, noise: _Noise | None, out: Tensor) -> None:
-        """The chain of a block of latents; `out` takes each of its states, or only the last one."""
-
-        def leave(step: int, total: Tensor) -> None:
-            origin = start + noise.moved() if noise else start
-            if out.dtype == origin.dtype:
-                torch.addmm(origin, total, self._exit, alpha=-self._step, out=out[step])
-            else:
-                out[step].copy_(torch.addmm(origin, total, self._exit, alpha=-self._step))
-
-        total = self.walk(self.enter(start), steps, noise, leave if len(out) > 1 else None)
-        leave(-1, total)
-
-    def walk(
-        self, u: Tensor, steps: int, noise: _Noise | None, before: Callable[[int, Tensor], None] | None = None
-    ) -> Tensor:
-        """Move `u`, values of the first hidden layer, by `steps` steps in place.
-
-        Args:
-            u: Values of the first hidden layer, from `enter`.
-            steps: Number of steps.
-            noise: From `noise`, if there is to be any.
-            before: Called before each step with its number and the sum of gradients so far.
+    def walk(self, u: Tensor, noise: _Noise | None) -> Tensor:
+        """Move `u`, values of the first hidden layer from `enter`, in place.
 
         Returns:
             The sum of all gradients, which says how far the latents have moved; see `add_moves`.
@@ -254,48 +205,46 @@ class HiddenChain:
         advance = self._stepper(u, total)
         if noise:
             noise.begin(len(u))
-        for step in range(steps):
-            if before:
-                before(step, total)
+        for _ in range(self.schedule.steps):
             advance()
             if noise:
                 noise.kick(u)
         if noise:
-            noise.add_unseen(steps)
+            noise.add_unseen(self.schedule.steps)
         return total
 
-    def noise(self, kick: float, generator: torch.Generator | None, *, full: bool = False) -> _Noise | None:
-        """The noise of `walk`, or None for none."""
-        return _Noise(self._first, kick, generator, full=full) if kick else None
+    def noise(self, generator: torch.Generator | None, *, full: bool = False) -> _Noise | None:
+        """Return the noise of `walk`, or None for none."""
+        return _Noise(self.first, self.schedule.kick, generator, full=full) if self.schedule.kick else None
 
     def enter(self, z: Tensor) -> Tensor:
-        """From latents to the first hidden layer: u = W1 z + b1."""
-        return torch.addmm(self._first_bias, z, self._first.t())
+        """Map latents to the first hidden layer: u = W1 z + b1."""
+        return torch.addmm(self.first_bias, z, self.first.t())
 
     def add_moves(self, out: Tensor, left: Tensor, total: Tensor, noise: _Noise | None) -> None:
         """Add `left^T (z_end - z_start)` to `out`, without ever making the latents at the end of the chain."""
-        out.addmm_(left.t() @ total, self._exit, alpha=-self._step)
+        out.addmm_(left.t() @ total, self.exit, alpha=-self.schedule.step)
         if noise:
             out.addmm_(left.t(), noise.moved())
 
     def _stepper(self, u: Tensor, total: Tensor) -> Callable[[], object]:
-        """A function that does one step: adds the gradient at `u` to `total`, and moves `u`.
+        """Return a function that does one step: it adds the gradient at `u` to `total`, and moves `u`.
 
-        All its buffers are made here, so that a step allocates nothing; an activation's buffer takes the gradient of
-        the same layer later in the step.
+        All buffers are made here, so that a step allocates nothing; an activation's buffer takes the gradient of the
+        same layer later in the step.
         """
-        slope, descent = self._slope, self._descent
+        slope, descent = self._slope, self.descent
         if not self._widths:
             return lambda: (total.add_(1), u.add_(descent))
         up, below = [], u
-        for weight, bias in self._up:
+        for weight, bias in self.up:
             active, above = torch.empty_like(below), u.new_empty(len(u), weight.shape[1])
             up.append((below, active, weight, bias, above))
             below = above
         top, top_gradient = below, torch.empty_like(below)
         one = u.new_ones(1, 1).expand_as(top)
         down, gradient = [], top_gradient
-        for (below, active, *_), weight in zip(reversed(up), reversed(self._down), strict=True):
+        for (below, active, *_), weight in zip(reversed(up), reversed(self.down), strict=True):
             down.append((gradient, weight, active, below))
             gradient = active
 
@@ -312,23 +261,18 @@ class HiddenChain:
 
         return advance
 
-    def _block_rows(self) -> int:
-        return max(_LEAST_ROWS, _BLOCK_NUMBERS // max(self._widths, default=self._first.shape[1]))
-
 
 class _Noise:
     """Gaussian noise of the chain, drawn in the few directions that the energy can see.
 
     Noise w in latent space is W1 w in hidden space: only its part in the row space of W1 (at most H numbers, not D)
     steers the chain. The rest never meets the energy, so its sum over all steps is drawn once, at the end: the same
-    distribution for the result. `full` draws all D numbers in each step, for whoever looks at the states between.
+    distribution of results. `full` draws all D numbers in each step.
     """
 
     def __init__(self, first: Tensor, kick: float, generator: torch.Generator | None, *, full: bool) -> None:
         hidden, dim = first.shape
-        self._kick = kick
-        self._generator = generator
-        self._like = first
+        self._kick, self._generator, self._like = kick, generator, first
         self._basis = None if full or dim <= hidden else torch.linalg.svd(first, full_matrices=False)[2]
         self._to_hidden = (first if self._basis is None else first @ self._basis.t()).t() * kick
 
@@ -345,13 +289,12 @@ class _Noise:
     def add_unseen(self, steps: int) -> None:
         """Draw what all steps together did outside of the row space of W1."""
         if self._basis is not None:
-            whole = standard_normal((len(self._sum), self._basis.shape[1]), self._sum, self._generator) * math.sqrt(
-                steps
-            )
+            shape = len(self._sum), self._basis.shape[1]
+            whole = standard_normal(shape, self._sum, self._generator) * math.sqrt(steps)
             self._unseen = whole - (whole @ self._basis.t()) @ self._basis
 
     def moved(self) -> Tensor:
-        """How far the noise has moved each latent."""
+        """Return how far the noise has moved each latent."""
         seen = self._sum if self._basis is None else self._sum @ self._basis
         return (seen if self._unseen is None else seen + self._unseen) * self._kick
 
@@ -362,48 +305,26 @@ def _without_graph() -> AbstractContextManager[object]:
 
 
 class TracedChain(nn.Module):
-    """The noise-free chain of an `EnergyModel`, unrolled in the space of its first hidden layer.
+    """The noise-free `HiddenChain` as an unrolled graph: runtimes neither fuse nor plan across a loop in it."""
 
-    The form of `HiddenChain`: u = W1 z + b1 walks by the Gram matrix, gradients are summed, z moves once at the
-    end. A loop inside the graph would be shorter to write down, but runtimes neither fuse nor plan across it.
-    """
-
-    entry: Tensor
-    entry_bias: Tensor
-    descent: Tensor
-    exit: Tensor
-    up_slope: Tensor
-    down_slope: Tensor
-
-    def __init__(self, energy: EnergyModel, *, steps: int, step: float) -> None:
+    def __init__(self, energy: EnergyModel, schedule: Schedule) -> None:
         super().__init__()
-        self.steps = steps
-        self.slope = energy.slope
-        self.layers = len(energy.hidden)
+        self.steps = schedule.steps
+        self.slope, self.hidden = energy.slope, energy.hidden
+        chain = HiddenChain(energy, schedule, energy.linear_maps()[0][0].float())
+        self.entry, self.entry_bias = _frozen(chain.first.t()), _frozen(chain.first_bias)
+        self.exit, self.descent = _frozen(chain.exit * -schedule.step), _frozen(chain.descent)
+        self.up = nn.ParameterList(_frozen(weight) for weight, _ in chain.up)
+        self.up_bias = nn.ParameterList(_frozen(bias) for _, bias in chain.up)
+        self.down = nn.ParameterList(_frozen(weight) for weight in reversed(chain.down))
         # As tensors, not numbers: torch would record two more operations for each place that uses them.
-        self.register_buffer("up_slope", torch.tensor(1.0))
-        self.register_buffer("down_slope", torch.tensor(energy.slope))
-        with torch.no_grad():
-            maps = [(weight.detach().float(), bias.detach().float()) for weight, bias in energy.linear_maps()]
-            first, first_bias = maps[0]
-            output, _ = maps.pop()
-            # As in `HiddenChain`: the output layer is folded into the topmost matrix on the way down.
-            down = [weight for weight, _ in maps]
-            first_exit, *rest = [*down[:-1], down[-1] * output.t()] if down else [output]
-            self.register_buffer("entry", first.t().contiguous())
-            self.register_buffer("entry_bias", first_bias.clone())
-            self.register_buffer("exit", first_exit * -step)
-            self.register_buffer("descent", (first_exit @ first.t()) * -step)
-            for number, (weight, bias) in enumerate(maps[1:]):
-                self.register_buffer(f"up{number}", weight.t().contiguous())
-                self.register_buffer(f"up_bias{number}", bias.clone())
-                self.register_buffer(f"down{number}", rest[number].clone())
+        self.up_slope, self.down_slope = _frozen(torch.tensor(1.0)), _frozen(torch.tensor(energy.slope))
 
-    def forward(self, z: Tensor) -> Tensor:
-        """Latents (N, D) to latents (N, D)."""
+    def _move(self, z: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Map latents (N, D) to latents (N, D), as `_move` of an aligner."""
         if self.steps == 0:
             return z.clone()
-        if self.layers == 0:
+        if not self.hidden:
             return z + self.exit * self.steps
         u = torch.addmm(self.entry_bias, z, self.entry)
         total = gradient = self._gradient(u)
@@ -414,19 +335,19 @@ class TracedChain(nn.Module):
         return torch.addmm(z, total, self.exit)
 
     def _gradient(self, u: Tensor) -> Tensor:
-        """dE/du, without the matrix that `exit` and `descent` already hold."""
+        """Return dE/du, without the matrix that `exit` and `descent` already hold."""
         values = [u]
-        for number in range(self.layers - 1):
-            active = F.leaky_relu(values[-1], self.slope)
-            values.append(torch.addmm(self._at("up_bias", number), active, self._at("up", number)))
-        gradient = self._slopes(values[-1])
-        for number in reversed(range(self.layers - 1)):
-            gradient = (gradient @ self._at("down", number)) * self._slopes(values[number])
+        for weight, bias in zip(self.up, self.up_bias, strict=True):
+            values.append(torch.addmm(bias, F.leaky_relu(values[-1], self.slope), weight))
+        gradient = self._slopes(values.pop())
+        for weight in self.down:
+            gradient = (gradient @ weight) * self._slopes(values.pop())
         return gradient
 
     def _slopes(self, value: Tensor) -> Tensor:
         return torch.where(value > 0, self.up_slope, self.down_slope)
 
-    def _at(self, name: str, number: int) -> Tensor:
-        found: Tensor = getattr(self, f"{name}{number}")
-        return found
+
+def _frozen(tensor: Tensor) -> nn.Parameter:
+    """Return a copy as a parameter: tensors of a `HiddenChain` are made in inference mode, or are the energy's own."""
+    return nn.Parameter(tensor.clone(memory_format=torch.contiguous_format), requires_grad=False)

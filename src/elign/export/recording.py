@@ -1,4 +1,4 @@
-"""Recording a traced module, checking the recording against PyTorch, and writing it as a file. Used by `export.py`."""
+"""Record a traced module, check the recording against PyTorch, and write it as a file."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from elign.export.tracing import ExportError
-from elign.utils.checks import check_whole
 from elign.utils.files import write_bytes_atomic
+from elign.utils.tensors import check_whole
 
 # The version that torch's own translations are written in: nothing has to be converted, and old runtimes read it.
 OPSET = 18
@@ -43,36 +43,38 @@ class Exported:
         path: The file.
         nodes: Operations in the graph.
         difference: Largest difference from PyTorch's own results on the example; None where nothing was compared.
+        signature: Names and shapes of what goes in and of what comes out.
     """
 
     path: Path
     nodes: int
     difference: float | None
+    signature: str = ""
 
 
 @dataclass(frozen=True)
 class Recording:
-    """A module as a `torch.export` program for any number of rows, with inputs and what must come out for them."""
+    """A module as a `torch.export` program for any number of rows, with inputs and what must come out for them.
+
+    `names` are those of the inputs and, last, of the output.
+    """
 
     program: torch.export.ExportedProgram
-    inputs: Tensor
+    inputs: tuple[Tensor, ...]
     expected: Tensor
-    names: tuple[str, str]
+    names: tuple[str, ...]
 
     @classmethod
-    def of(cls, module: nn.Module, inputs: Tensor, expected: Tensor, *, names: tuple[str, str]) -> Recording:
-        """Record a module that takes one tensor and gives one; `names` are those of its input and output.
-
-        Raises:
-            ExportError: The module does something that torch cannot record.
-        """
-        batch = torch.export.Dim("batch", min=1)
+    def of(
+        cls, module: nn.Module, inputs: tuple[Tensor, ...], expected: Tensor, *, names: tuple[str, ...]
+    ) -> Recording:
+        """Record a module that gives one tensor; raise an `ExportError` if torch cannot record what it does."""
+        # Zeros: torch stores the tensors that it recorded with, and the caller's may be private.
+        zeros = tuple(map(torch.zeros_like, inputs))
+        shapes = ({0: torch.export.Dim("batch", min=1)},) * len(inputs)
         try:
             with torch.no_grad(), _quiet():
-                # Zeros: torch stores the tensors that it recorded with, and the caller's may be private.
-                program = torch.export.export(
-                    module.eval(), (torch.zeros_like(inputs),), dynamic_shapes=({0: batch},), strict=False
-                )
+                program = torch.export.export(module.eval(), zeros, dynamic_shapes=shapes, strict=False)
         # torch raises errors of a dozen kinds here, most of them private.
         except Exception as error:
             raise ExportError(f"torch cannot record this: {_first_lines(error)}") from error
@@ -81,15 +83,16 @@ class Recording:
             node.meta.pop("stack_trace", None)
         return cls(program, inputs, expected, names)
 
-    def compare(self, run: Callable[[Tensor], Tensor]) -> float:
-        """Largest difference of what `run` computes, for all inputs and for the first one alone.
+    def compare(self, run: Callable[..., Tensor]) -> float:
+        """Return the largest difference of what `run` computes, for all inputs and for the first one alone.
 
         Raises:
             ExportError: It is more than rounding explains.
         """
         worst, odd, rows = 0.0, 0, 0
-        for inputs, expected in ((self.inputs, self.expected), (self.inputs[:1], self.expected[:1])):
-            result = run(inputs)
+        for count in (len(self.expected), 1):
+            expected = self.expected[:count]
+            result = run(*(each[:count] for each in self.inputs))
             if result.shape != expected.shape:
                 raise ExportError(f"the graph gives {tuple(result.shape)} where PyTorch gives {tuple(expected.shape)}")
             if (result.isnan() & ~expected.isnan()).any():
@@ -113,6 +116,15 @@ class Recording:
             )
         return worst
 
+    def written(self, path: str | os.PathLike[str], content: bytes, nodes: int, difference: float | None) -> Exported:
+        """Write a file and say what is in it."""
+        ends = [
+            f"{name} ({', '.join(['batch', *map(str, tensor.shape[1:])])})"
+            for name, tensor in zip(self.names, (*self.inputs, self.expected), strict=True)
+        ]
+        signature = f"{', '.join(ends[:-1])} -> {ends[-1]}"
+        return Exported(write_bytes_atomic(path, content), nodes, difference, signature)
+
 
 def write_onnx(recording: Recording, path: str | os.PathLike[str], *, opset: int, verify: bool) -> Exported:
     """Translate a recording to ONNX, check it, and write it."""
@@ -129,8 +141,8 @@ def write_onnx(recording: Recording, path: str | os.PathLike[str], *, opset: int
                 program,
                 dynamo=True,
                 opset_version=opset,
-                input_names=[recording.names[0]],
-                output_names=[recording.names[1]],
+                input_names=[*recording.names[:-1]],
+                output_names=[recording.names[-1]],
                 verbose=False,
             )
             assert made is not None  # noqa: S101
@@ -141,25 +153,21 @@ def write_onnx(recording: Recording, path: str | os.PathLike[str], *, opset: int
     except Exception as error:
         raise ExportError(f"torch cannot translate this to ONNX: {_first_lines(error)}") from error
     content = proto.SerializeToString()
-    difference = None
-    if verify and _installed("onnxruntime"):
-        difference = recording.compare(_onnx_runner(content))
-    return Exported(write_bytes_atomic(path, content), len(proto.graph.node), difference)
+    compared = verify and _installed("onnxruntime")
+    difference = recording.compare(_onnx_runner(content)) if compared else None
+    return recording.written(path, content, len(proto.graph.node), difference)
 
 
 def write_torch(recording: Recording, path: str | os.PathLike[str], *, verify: bool) -> Exported:
     """Check a recording and write it as a `.pt2` file."""
     program = recording.program
-    difference = None
-    if verify:
-        module = program.module()
-        with torch.no_grad():
-            difference = recording.compare(lambda x: module(x))
+    with torch.no_grad():
+        difference = recording.compare(program.module()) if verify else None
     with _quiet(), io.BytesIO() as buffer:
         torch.export.save(program, buffer)
         content = buffer.getvalue()
     nodes = sum(node.op == "call_function" for node in _nodes(program))
-    return Exported(write_bytes_atomic(path, content), nodes, difference)
+    return recording.written(path, content, nodes, difference)
 
 
 def require_onnx() -> None:
@@ -184,10 +192,11 @@ def _onnx_runner(content: bytes) -> Callable[[Tensor], Tensor]:
     import onnxruntime
 
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    name = session.get_inputs()[0].name
+    names = [given.name for given in session.get_inputs()]
 
-    def run(inputs: Tensor) -> Tensor:
-        return torch.from_numpy(session.run(None, {name: inputs.numpy()})[0])
+    def run(*inputs: Tensor) -> Tensor:
+        given = {name: each.numpy() for name, each in zip(names, inputs, strict=True)}
+        return torch.from_numpy(session.run(None, given)[0])
 
     return run
 

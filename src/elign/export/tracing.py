@@ -12,13 +12,13 @@ from typing import TypeVar
 from torch import Tensor, nn
 
 from elign.aligners.base import Aligner, TracedAligner
-from elign.attachments.hooks import Attachment
+from elign.attachments.attachment import Attachment
 from elign.classifiers.base import LatentClassifier
 from elign.classifiers.voting import Voting
 from elign.gates.base import Always, ByMask, Gate, Head
 from elign.utils.errors import ElignError, OptionError
+from elign.utils.extraction import logits_of
 from elign.utils.fitted import FittedModule
-from elign.utils.heads import logits_of
 
 _Fitted = TypeVar("_Fitted", bound=FittedModule)
 
@@ -49,7 +49,7 @@ class TracedClassifier(nn.Module):
         super().__init__()
         self.classifier = _traceable(classifier)
 
-    def forward(self, z: Tensor, *, logits: Tensor | None = None) -> Tensor:
+    def forward(self, z: Tensor, logits: Tensor | None = None) -> Tensor:
         """Return a score for each row and class."""
         found: Tensor = self.classifier.scores(z, logits)  # type: ignore[operator]
         return found
@@ -71,12 +71,7 @@ class AlignedLatents(nn.Module):
 
 
 class AttachedModel(nn.Module):
-    """Inputs to logits: a model whose attachments are exchanged for their traceable forms.
-
-    Args:
-        model: A copy: its attachments are changed.
-        found: The attachments in it.
-    """
+    """Inputs to logits: a model, here a copy, whose attachments are exchanged for their traceable forms."""
 
     def __init__(self, model: nn.Module, found: Sequence[Attachment]) -> None:
         super().__init__()
@@ -98,12 +93,7 @@ class AttachedModel(nn.Module):
 
 
 def deterministic(what: _Fitted, *, drop_noise: bool) -> _Fitted:
-    """Return a copy in float32 on the CPU, without noise.
-
-    Raises:
-        NotFittedError: It has learned nothing yet.
-        ExportError: It moves latents with noise, and `drop_noise` does not say to leave that out.
-    """
+    """Return a copy in float32 on the CPU, without noise; raise if there is some and `drop_noise` is not set."""
     what.require_fitted()
     made = copy.deepcopy(what).cpu().float().eval()
     for part in _noisy(made):
@@ -125,7 +115,6 @@ def _noisy(part: nn.Module) -> Iterator[Aligner]:
 
 
 def _traceable(what: FittedModule) -> nn.Module:
-    """Return the form of this for a graph; an `ExportError` if there is none."""
     try:
         return what.traceable()
     except OptionError as error:
@@ -133,12 +122,7 @@ def _traceable(what: FittedModule) -> nn.Module:
 
 
 def ready_gate(gate: Gate | None, aligner: Aligner) -> Gate:
-    """Return a copy in float32 on the CPU of a gate that makes sense in a graph.
-
-    Raises:
-        NotFittedError: It has learned nothing yet.
-        ExportError: It is made for one batch, or asks an aligner without an energy for energies.
-    """
+    """Return a copy in float32 on the CPU of a gate; raise if it makes no sense in a graph with this aligner."""
     if gate is None:
         return Always()
     if isinstance(gate, ByMask):

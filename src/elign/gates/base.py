@@ -1,7 +1,4 @@
-"""Gates: which latents are aligned, and how strongly. A gate gives one weight per row, 0 (leave it) to 1 (align it).
-
-No gate sees a label. Gates may ask the head for its opinion of the unaligned latents, or the aligner for energies.
-"""
+"""Gates: which latents are aligned, and how strongly, without labels."""
 
 from __future__ import annotations
 
@@ -20,9 +17,10 @@ Head = Callable[[Tensor], Any]
 
 
 class Gate(FittedModule):
-    """Base of all gates: `gate(z, head=..., aligner=...)` gives a weight in [0, 1] for each row of z.
+    """Base of all gates: `gate(z, head=..., aligner=...)` gives each row of z a weight from 0 (leave) to 1 (align).
 
-    A subclass gives `weights`, tensor operations only, so that it can be exported.
+    A gate may ask the head for its opinion of the unaligned latents, or the aligner for energies. A subclass gives
+    `weights`, tensor operations only, so that it can be exported.
 
     Example:
         >>> import torch
@@ -60,7 +58,7 @@ class Gate(FittedModule):
 
 @register
 class Always(Gate):
-    """Aligns every latent. Right for a model that now only sees old classes, or when drift is all that matters.
+    """Aligns every latent: for a model that now only sees old classes, or when drift is all that matters.
 
     Example:
         >>> import torch

@@ -10,18 +10,17 @@ from torch import Tensor, nn
 
 from elign.aligners.base import Aligner
 from elign.gates.base import Gate, Head
-from elign.utils.checks import check_rows
 from elign.utils.errors import NotFittedError, OptionError
 from elign.utils.fitted import register
+from elign.utils.tensors import check_rows
 
 
 @register
 class ByEnergy(Gate):
     """Aligns latents whose energy is below a threshold: they look like the previous model's.
 
-    Call `fit` once, on latents of the *current* model: the threshold is a quantile of the energies of new-task
-    latents or, when latents of old samples (exemplars) exist, the value that tells the two apart best; none is
-    aligned where no value does better than chance.
+    The threshold is a quantile of the energies of new-task latents or, if there are latents of old samples (exemplars),
+    the value that tells the two apart best; nothing is aligned if no value does better than chance.
 
     Args:
         quantile: The share of new-task latents that falls below the threshold when only those are given.
@@ -52,15 +51,14 @@ class ByEnergy(Gate):
         self.register_buffer("threshold", torch.zeros(()))
 
     def fit(self, aligner: Aligner, z_new: Tensor, z_old: Tensor | None = None) -> Self:
-        """Choose the threshold from latents `(N, D)` of new-task data and, where there are some, of old samples."""
-        for z, name in ((z_new, "z_new"), (z_old, "z_old")):
-            if z is not None:
-                check_rows(z, name)
+        """Choose the threshold from the current model's latents `(N, D)` of new data and, if any, of old samples."""
+        check_rows(z_new, "z_new")
         new = _energies(aligner, z_new)
         if z_old is None:
             # On the CPU, since not every accelerator has float64 or sorts as many rows.
             threshold = torch.quantile(new.cpu().double(), self.quantile).to(new)
         else:
+            check_rows(z_old, "z_old")
             threshold = _best_threshold(_energies(aligner, z_old).to(new.device), new).to(new.device)
         self._set(z_new.shape[-1], threshold=threshold)
         return self
@@ -81,7 +79,7 @@ def _energies(aligner: nn.Module | None, z: Tensor) -> Tensor:
 
 
 def _best_threshold(old: Tensor, new: Tensor) -> Tensor:
-    """The energy that maximises the mean of 'old below it' and 'new not below it'."""
+    """Return the energy that maximises the mean of 'old below it' and 'new not below it'."""
     values, order = torch.cat([old, new]).cpu().sort()
     weights = values.new_tensor([1 / len(old), -1 / len(new)], dtype=torch.float32)
     share = weights.repeat_interleave(order.new_tensor([len(old), len(new)])).double()

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from elign.aligners.base import Aligner
 from elign.gates.base import Gate, Head
-from elign.utils.checks import check_old_classes
 from elign.utils.errors import LatentError, OptionError
+from elign.utils.extraction import logits_of
 from elign.utils.fitted import register
-from elign.utils.heads import logits_of
+from elign.utils.tensors import check_old_classes
 
 
 @register
@@ -22,8 +22,8 @@ class ByPrediction(Gate):
 
     Args:
         old_classes: Number of old classes, if they are the head's first outputs; or their indices.
-        soft: Weight each row by the probability (softmax) of the old classes instead of asking only for the top one.
-        logits: Takes the logits out of what the head returns. By default: a tensor as it is, the entry "logits" of a
+        soft: Weight each row by the probability (softmax) of the old classes instead of asking for the top one.
+        logits: Takes the logits out of what the head returns. By default: a tensor itself, the entry "logits" of a
             mapping (or its only entry), the first entry of a tuple or list.
 
     Example:
@@ -46,12 +46,11 @@ class ByPrediction(Gate):
         self.old_classes, old = check_old_classes(old_classes)
         if logits is not None and not callable(logits):
             raise OptionError(f"logits must be a function of the head's output, got {type(logits).__name__}")
-        self.soft = soft
-        self.logits = logits
+        self.soft, self.logits = soft, logits
         self._most = max(old)
         # Not in files: it follows from the options. A buffer, so that an exported graph holds it once.
         with torch.inference_mode(False):
-            self.register_buffer("_old", torch.tensor(old, device="cpu"), persistent=False)
+            self.register_buffer("_old", torch.tensor(list(dict.fromkeys(old)), device="cpu"), persistent=False)
 
     def config(self) -> dict[str, Any]:
         """Return the options; refuse if a function for logits, which no file can hold, is one of them."""

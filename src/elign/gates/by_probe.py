@@ -10,9 +10,9 @@ from torch import Tensor
 
 from elign.aligners.base import Aligner
 from elign.gates.base import Gate, Head
-from elign.utils.checks import check_rows
 from elign.utils.errors import LatentError, OptionError
 from elign.utils.fitted import register
+from elign.utils.tensors import check_rows
 
 _MAX_STEPS = 50
 
@@ -51,8 +51,8 @@ class ByProbe(Gate):
 
     def fit(self, z_old: Tensor, z_new: Tensor) -> Self:
         """Learn to tell old from new latents of the current model; both groups weigh the same, whatever their sizes."""
-        for z, name in ((z_old, "z_old"), (z_new, "z_new")):
-            check_rows(z, name)
+        check_rows(z_old, "z_old")
+        check_rows(z_new, "z_new")
         if z_old.shape[1] != z_new.shape[1]:
             raise LatentError(f"z_old has dimension {z_old.shape[1]}, z_new {z_new.shape[1]}: same model, same layer?")
         with torch.autocast(z_old.device.type, enabled=False):
@@ -67,11 +67,11 @@ class ByProbe(Gate):
 
 
 def fit_logistic(z_old: Tensor, z_new: Tensor, *, penalty: float) -> tuple[Tensor, Tensor]:
-    """Coefficients and intercept of `P(old | z) = sigmoid(w.z + b)`.
+    """Return coefficients and intercept of `P(old | z) = sigmoid(w.z + b)`.
 
     Minimises `0.5 * mean_old log(1 + exp(-s)) + 0.5 * mean_new log(1 + exp(s)) + penalty / 2 * ||v||^2` with
-    `s = v.x + c` on standardised latents x; each group weighs one half, so a handful of exemplars counts as much as a
-    whole task. Convex and small (D + 1 unknowns): Newton's method with a halved step where needed, in float64.
+    `s = v.x + c` on standardised latents x, so that a handful of exemplars counts as much as a whole task. Convex and
+    small (D + 1 unknowns): Newton's method with a halved step where needed, in float64.
     """
     # On the CPU, since not every accelerator has float64; the problem is small.
     z = torch.cat([z_old.cpu(), z_new.cpu()]).double()
@@ -80,19 +80,20 @@ def fit_logistic(z_old: Tensor, z_new: Tensor, *, penalty: float) -> tuple[Tenso
     # infinite scale gives it no weight.
     scale = scale.masked_fill(scale <= (1e-9 * center.abs()).clamp(min=1e-30), torch.inf)
     x = torch.cat([(z - center) / scale, z.new_ones(len(z), 1)], dim=1)
-    sign = torch.cat([z.new_ones(len(z_old)), -z.new_ones(len(z_new))])
+    # s enters with the sign of the group: rows of new latents are negated once.
+    x[len(z_old) :].neg_()
     share = torch.cat([z.new_full((len(z_old),), 0.5 / len(z_old)), z.new_full((len(z_new),), 0.5 / len(z_new))])
     ridge = torch.full_like(x[0], penalty)
     # The intercept is all but free: a trace of penalty keeps the system solvable when one constant explains all.
     ridge[-1] = 1e-9
 
     def objective(v: Tensor) -> Tensor:
-        return (share * torch.nn.functional.softplus(-sign * (x @ v))).sum() + 0.5 * (ridge * v * v).sum()
+        return (share * torch.nn.functional.softplus(-(x @ v))).sum() + 0.5 * (ridge * v * v).sum()
 
     v = torch.zeros_like(ridge)
     for _ in range(_MAX_STEPS):
-        p = torch.sigmoid(-sign * (x @ v))
-        gradient = -(x.t() @ (share * sign * p)) + ridge * v
+        p = torch.sigmoid(-(x @ v))
+        gradient = -(x.t() @ (share * p)) + ridge * v
         if gradient.abs().max() < 1e-9:
             break
         curvature = (x.t() * (share * p * (1 - p))) @ x + torch.diag(ridge)

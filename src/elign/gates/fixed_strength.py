@@ -10,11 +10,10 @@ from torch import Tensor
 
 from elign.aligners.base import Aligner
 from elign.gates.base import Gate, Head
-from elign.utils.checks import check_labels, check_rows, check_whole
 from elign.utils.errors import LatentError, OptionError
+from elign.utils.extraction import read_logits
 from elign.utils.fitted import Ranges, register
-from elign.utils.heads import read_logits
-from elign.utils.tensors import balanced_accuracy
+from elign.utils.tensors import balanced_accuracy, check_labels, check_rows, check_whole
 
 _SHARES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
@@ -23,14 +22,13 @@ _SHARES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 class FixedStrength(Gate):
     """Aligns every latent, but only as far as serves all classes: no sample is told from another.
 
-    `fit` looks at training data only. Where there are latents of old classes among them (exemplars), the strength is
-    the one with the highest accuracy, every class weighing the same. Where there are none, it is the largest one that
-    leaves the accuracy on the new classes nearly as it was: what alignment does to old classes cannot be seen then,
-    what it costs the new ones can.
+    `fit` looks at training data only. With latents of old classes among them (exemplars), the strength is the one with
+    the highest balanced accuracy. Without, it is the largest one that leaves the accuracy on the new classes nearly as
+    it was: what alignment costs the new classes can be seen, what it does to old ones cannot.
 
     Args:
         shares: The strengths to choose from: 0 aligns nothing, 1 all the way.
-        tolerance: How much of the new classes' accuracy may be lost where there are no exemplars.
+        tolerance: How much of the new classes' accuracy may be lost if there are no exemplars.
 
     Example:
         >>> import torch
@@ -65,21 +63,15 @@ class FixedStrength(Gate):
         self.register_buffer("strength", torch.zeros(()))
 
     def fit(self, aligner: Aligner, head: Head, z: Tensor, labels: Tensor, *, old_classes: int) -> Self:
-        """Choose the strength.
+        """Choose the strength with latents `z` `(N, D)` of training data under the current model, and their classes.
 
-        Args:
-            aligner: A fitted aligner.
-            head: Latents to logits.
-            z: Latents `(N, D)` of training data under the current model: of new classes and, where there are any, of
-                exemplars of old ones.
-            labels: Their classes `(N,)`.
-            old_classes: Number of old classes, which are the first ones.
+        They are of new classes and, if any, of exemplars of old ones; the first `old_classes` outputs are the old ones.
         """
         check_rows(z, "latents")
         check_labels(labels, len(z))
         old = check_whole(old_classes, "old_classes", least=0)
-        # Numbers of a small type would be compared with `old` as if it were one of these.
-        labels = labels.long()
+        # In a small type, a comparison with `old` would be one of that type.
+        labels = labels.long().to(z.device)
         if not (labels >= old).any():
             raise LatentError(f"there is no latent of a new class: no label from {old} on")
         if aligner.direction == "forward":
@@ -88,13 +80,12 @@ class FixedStrength(Gate):
         if int(labels.max()) >= outputs:
             raise LatentError(f"there is a label {int(labels.max())}, but the head has {outputs} outputs")
         moved = aligner.align(z, generator=torch.Generator().manual_seed(0))
-        found = [_accuracy(head, torch.lerp(z, moved, share), labels.to(z.device)) for share in self.shares]
+        found = [_accuracy(head, torch.lerp(z, moved, share), labels) for share in self.shares]
         if (labels < old).any():
             best = found.index(max(found))
         else:
-            unaligned = _accuracy(head, z, labels.to(z.device))
-            kept = [number for number, value in enumerate(found) if value >= (1 - self.tolerance) * unaligned]
-            best = kept[-1] if kept else 0
+            least = (1 - self.tolerance) * _accuracy(head, z, labels)
+            best = max((number for number, value in enumerate(found) if value >= least), default=0)
         self._set(z.shape[1], strength=torch.tensor(self.shares[best], device=z.device))
         return self
 

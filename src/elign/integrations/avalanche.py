@@ -11,11 +11,11 @@ from torch.nn.functional import normalize
 from torch.utils.data import DataLoader
 
 from elign.aligners.base import Aligner
-from elign.attachments.hooks import Attachment
+from elign.attachments.attachment import Attachment
 from elign.gates.base import Gate, Head
 from elign.integrations.errors import MissingLibraryError
 from elign.integrations.task_repair import Repairing, TaskRepair
-from elign.utils.heads import find_module
+from elign.utils.extraction import find_module
 
 try:
     from avalanche.core import SupervisedPlugin

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from elign.aligners.base import Aligner, FitReport
 from elign.aligners.linear import Ridge
-from elign.attachments.attach import attach
-from elign.attachments.hooks import Attachment, attachments_of
+from elign.attachments.attachment import Attachment, attach, attachments_of
 from elign.classifiers.base import LatentClassifier
 from elign.classifiers.bias import WeightAligned
 from elign.classifiers.voting import Voting
@@ -30,9 +29,8 @@ from elign.repair import Repair
 from elign.repair_report import RepairReport
 from elign.statistics.class_statistics import ClassStatistics
 from elign.utils.errors import AttachError, LatentError, OptionError
-from elign.utils.extraction import Latents, extract_labelled, extract_pairs
+from elign.utils.extraction import Latents, extract_labelled, extract_pairs, find_module, read_logits
 from elign.utils.fitted import FittedModule
-from elign.utils.heads import find_module, read_logits
 
 Repairing = Aligner | LatentClassifier
 """A `Repair`, another classifier, or an aligner."""

@@ -9,20 +9,29 @@ from typing import Any, ClassVar, Literal, Protocol, Self, get_args
 import torch
 from torch import Tensor, nn
 
-from elign.utils.checks import MOST_LATENTS, check_labels, check_rows, check_whole, whole_numbers
 from elign.utils.errors import LatentError, OptionError
 from elign.utils.extraction import Latents, extract_labelled
 from elign.utils.fitted import FittedModule, Ranges, register
-from elign.utils.tensors import compute_dtype, standard_normal
+from elign.utils.tensors import (
+    MOST_CLASSES,
+    MOST_LATENTS,
+    check_labels,
+    check_rows,
+    check_whole,
+    compute_dtype,
+    standard_normal,
+    whole_numbers,
+)
 
 Covariance = Literal["auto", "full", "low-rank", "diagonal", "none"]
 _FULL_UP_TO = 256  # latent dimension; 100 full covariances have 26 MB there, and 655 MB at 1,280
-_LARGEST_CLASS = 10**6
 _LARGEST_RANK = 1 << 20  # the largest dimension; options also come from files
 _POWER_STEPS, _EXTRA_COLUMNS = 4, 16  # of the subspace iteration in `_principal_rows`
 
-_Spread = dict[str, Tensor]  # the covariance of one class: its entries of `covariances`, `factors`, `diagonals`
-_Entry = tuple[Tensor, _Spread]  # with its mean
+_HELD = {"full": ("covariances",), "low-rank": ("factors", "diagonals"), "diagonal": ("diagonals",), "none": ()}
+"""The tensors with the covariances of classes in each form; the low-rank form also has `shared`."""
+_Spread = dict[str, Tensor]  # the covariance of one class: its entries of these tensors
+_Entry = tuple[int, Tensor, _Spread]  # count, mean and covariance of one class
 
 
 class Transporter(Protocol):
@@ -70,7 +79,7 @@ class ClassStatistics(FittedModule):
     how_to_fit = "update(...) or from_data(...)"
     rows_of: ClassVar[str] = "means"
     ranges: ClassVar[Ranges] = {
-        "classes": (0, _LARGEST_CLASS),
+        "classes": (0, MOST_CLASSES),
         "counts": (1, MOST_LATENTS),
         "diagonals": (0.0, math.inf),
     }
@@ -93,35 +102,34 @@ class ClassStatistics(FittedModule):
         super()._build(dim)
         self.register_buffer("classes", torch.arange(self.rows))
         self.register_buffer("counts", torch.ones(self.rows, dtype=torch.int64))
-        shapes = {"means": (self.rows, dim)} | {name: (self.rows, *rest) for name, rest in self._shapes(dim).items()}
-        if self.form == "low-rank":
-            shapes["shared"] = (dim, dim)
-        for name in ("covariances", "factors", "diagonals", "shared"):
-            if name in self._buffers and name not in shapes:
-                delattr(self, name)
-        for name, shape in shapes.items():
-            self.register_buffer(name, torch.zeros(shape))
-
-    def _shapes(self, dim: int) -> dict[str, tuple[int, ...]]:
-        """Return the shape of each entry of a `_Spread`."""
-        shapes: dict[str, dict[str, tuple[int, ...]]] = {
-            "full": {"covariances": (dim, dim)},
-            "low-rank": {"factors": (min(self.rank, dim), dim), "diagonals": (dim,)},
-            "diagonal": {"diagonals": (dim,)},
+        shapes = {
+            "means": (self.rows, dim),
+            "covariances": (self.rows, dim, dim),
+            "factors": (self.rows, min(self.rank, dim), dim),
+            "diagonals": (self.rows, dim),
+            "shared": (dim, dim),
         }
-        return shapes.get(self.form, {})
+        held = ("means", *_HELD[self.form], *(["shared"] if self.form == "low-rank" else []))
+        for name, shape in shapes.items():
+            if name in held:
+                self.register_buffer(name, torch.zeros(shape))
+            elif name in self._buffers:
+                delattr(self, name)
 
     @property
     def form(self) -> Covariance:
         """The form of the covariances: what `auto` stands for in this dimension."""
+        return self._form(self.require_fitted()) if self.covariance == "auto" else self.covariance
+
+    def _form(self, dim: int) -> Covariance:
         if self.covariance != "auto":
             return self.covariance
-        return "full" if self.require_fitted() <= _FULL_UP_TO else "low-rank"
+        return "full" if dim <= _FULL_UP_TO else "low-rank"
 
     @property
     def nbytes(self) -> int:
         """Bytes of all tensors, which is about the size of the file."""
-        return sum(tensor.numel() * tensor.element_size() for tensor in self.buffers())
+        return sum(tensor.nbytes for tensor in self.buffers())
 
     def extra_repr(self) -> str:
         """Show how many classes there are, in which form, and how large they are."""
@@ -131,13 +139,12 @@ class ClassStatistics(FittedModule):
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
         super()._load_from_state_dict(state_dict, prefix, *args)
-        # A file is data from outside: ids out of order would be found in the wrong place.
-        held, counts = state_dict.get(f"{prefix}classes"), state_dict.get(f"{prefix}counts")
-        if held is not None and held.ndim and len(held):
-            if bool((held.diff() <= 0).any()) or int(held[0]) < 0 or int(held[-1]) > _LARGEST_CLASS:
-                raise LatentError(f"class ids must ascend from 0 or more to at most {_LARGEST_CLASS}")
-            if counts is not None and bool((counts < 1).any()):
-                raise LatentError("counts of classes must be >= 1")
+        # A state is data from outside: ids out of order would be found in the wrong place.
+        if self.fitted:
+            classes = self.classes.tolist()
+            if classes != sorted(set(classes)) or (classes and not 0 <= classes[0] <= classes[-1] <= MOST_CLASSES):
+                raise LatentError(f"class ids must ascend from 0 or more to at most {MOST_CLASSES}")
+            _check_counts(self.counts)
 
     @classmethod
     def from_data(
@@ -159,8 +166,8 @@ class ClassStatistics(FittedModule):
             model: Any module.
             head: The name of its head, as in `model.named_modules()`.
             loader: Batches with inputs first and classes second.
-            covariance: The form of the covariances; see the class.
-            rank: Number of directions in the low-rank form.
+            covariance: As of the class.
+            rank: As of the class.
             argument: Which argument of the head is the latent: a position or a keyword.
             inputs: Takes the model's input out of a batch, if it is not the first entry.
             labels: Takes the classes out of a batch, if they are not the second entry.
@@ -171,107 +178,69 @@ class ClassStatistics(FittedModule):
         return cls(covariance=covariance, rank=rank).update(z, classes)
 
     def update(self, z: Tensor, labels: Tensor) -> Self:
-        """Add latents to these statistics; classes may be new or known.
+        """Add latents `(N, D)` and their classes `(N,)` to these statistics; classes may be new or known.
 
         Batches give the same result as all latents at once. Only the low-rank form has to compress the covariance of a
         known class again, which is approximate: prefer one call with all latents of a class.
-
-        Args:
-            z: Latents `(N, D)`.
-            labels: Their classes `(N,)`.
 
         Raises:
             LatentError: If latents and labels do not match, or the latents have another dimension than those before.
         """
         check_rows(z, "latents")
         check_labels(labels, len(z))
-        if int(labels.max()) > _LARGEST_CLASS:
-            raise LatentError(f"labels must be at most {_LARGEST_CLASS}, there is a {int(labels.max())}")
         classes, places, counts = torch.unique(labels.cpu().long(), return_inverse=True, return_counts=True)
         groups = torch.split(z.detach().cpu()[places.argsort(stable=True)], counts.tolist())
-        fresh = self._collected(classes, counts, ((rows, rows) for rows in groups), z.shape[1], compute_dtype(z))
-        self._take(self.merge(fresh) if self.fitted else fresh)
-        return self
+        made = self._collected(classes, counts, ((rows, rows) for rows in groups), z.shape[1], compute_dtype(z))
+        made = self.merge(made) if self.fitted else made
+        device, self.rows = self.latent_dim.device, made.rows
+        self._set(z.shape[1], **made._tensors())
+        return self.to(device)
 
     def _collected(
         self, classes: Tensor, counts: Tensor, groups: Iterable[tuple[Tensor, Tensor]], dim: int, dtype: torch.dtype
     ) -> ClassStatistics:
         """Return the statistics of latents: for each class its rows, and those that `shared` is computed from."""
-        made = self._empty(dim)
-        entries, shared = [], torch.zeros(dim, dim, dtype=torch.float64, device="cpu")
+        form, entries = self._form(dim), []
+        shared = torch.zeros(dim, dim, dtype=torch.float64, device="cpu")
         for count, (rows, pooled) in zip(counts.tolist(), groups, strict=True):
             mean, x = _centred(rows)
-            entries.append((mean, made._spread(x, torch.zeros_like(mean))))
-            if made.form == "low-rank":
+            _check_size([x], dtype)
+            entries.append((count, mean, _spread(form, self.rank, x, torch.zeros_like(mean))))
+            if form == "low-rank":
                 x = x if pooled is rows else _centred(pooled)[1]
                 shared.addmm_(x.t(), x, alpha=count / int(counts.sum()))
-        made._fill(classes, counts, entries, shared, dtype)
-        return made
+        return self._joined(classes, entries, shared, dtype)
 
-    def _empty(self, dim: int) -> ClassStatistics:
+    def _joined(self, classes: Tensor, entries: list[_Entry], shared: Tensor, dtype: torch.dtype) -> ClassStatistics:
+        """Return statistics of classes from those of each of them."""
+        counts, means, spreads = zip(*entries, strict=True)
+        tensors = {name: torch.stack([spread[name].to(dtype) for spread in spreads]) for name in spreads[0]}
+        tensors |= {"classes": classes, "counts": torch.tensor(counts, device="cpu"), "means": torch.stack(means)}
+        if "factors" in tensors:
+            tensors["shared"] = shared
+        return self._made(tensors, dtype)
+
+    def _made(self, tensors: Mapping[str, Tensor], dtype: torch.dtype) -> ClassStatistics:
+        """Return statistics with the options and on the device of these, with tensors that are rounded to a type."""
         made = ClassStatistics(covariance=self.covariance, rank=self.rank)
-        made.dim = dim  # the form depends on it
-        return made
-
-    def _fill(self, classes: Tensor, counts: Tensor, entries: list[_Entry], shared: Tensor, dtype: torch.dtype) -> None:
-        """Store means and covariances of the classes, in this type."""
-        tensors = {name: torch.stack([spread[name].to(dtype) for _, spread in entries]) for name in entries[0][1]}
-        tensors["means"] = torch.stack([mean.to(dtype) for mean, _ in entries])
-        if self.form == "low-rank":
-            tensors["shared"] = shared.to(dtype)
-        if not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
-            raise LatentError(f"the covariances of these latents are too large for {dtype}: scale the latents down")
-        self.rows = len(classes)
-        self._set(self.require_fitted(), classes=classes, counts=counts, **tensors)
-
-    def _take(self, other: ClassStatistics) -> None:
-        """Become a copy of other statistics, and stay on this device."""
-        device = self.latent_dim.device
-        self.rows = other.rows
-        self._set(other.require_fitted(), **{name: t for name, t in other.named_buffers() if name != "latent_dim"})
-        self.to(device)
+        rounded = {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
+        _check_size(rounded.values(), dtype)
+        made.rows, dim = tensors["means"].shape
+        made._set(dim, **rounded)
+        return made.to(self.latent_dim.device)
 
     def _changed(self, **tensors: Tensor) -> ClassStatistics:
-        """Return a copy in which these tensors are exchanged; they are rounded to the type of this object."""
-        made = self._empty(self.require_fitted())
-        kept = {name: tensor for name, tensor in self.named_buffers() if name != "latent_dim"}
-        kept |= {name: tensor.to(kept[name].device, kept[name].dtype) for name, tensor in tensors.items()}
-        made.rows = len(kept["classes"])
-        made._set(self.require_fitted(), **kept)
-        return made.to(self.means.device)
+        """Return a copy in which these tensors are exchanged."""
+        return self._made(self._tensors() | tensors, self.means.dtype)
 
-    # The covariance of one class, in each of the forms.
+    def _tensors(self) -> dict[str, Tensor]:
+        self.require_fitted()
+        return {name: tensor for name, tensor in self.named_buffers() if name != "latent_dim"}
 
-    def _spread(self, x: Tensor, rest: Tensor) -> _Spread:
-        """Express the covariance x'x + diag(rest) in the form of this object."""
-        if self.form == "full":
-            return {"covariances": x.t() @ x + rest.diag()}
-        if self.form == "diagonal":
-            return {"diagonals": x.square().sum(dim=0) + rest}
-        if self.form == "none":
-            return {}
-        factors = _principal_rows(x, min(self.rank, x.shape[1]))
-        left = x.square().sum(dim=0) - factors.square().sum(dim=0)
-        # A class of few latents leaves nothing but rounding.
-        left[left <= 1e-12 * x.square().sum(dim=0)] = 0
-        return {"factors": factors, "diagonals": left + rest}
-
-    def _entry(self, place: int) -> tuple[int, Tensor, _Spread]:
+    def _entry(self, place: int) -> _Entry:
         """Return count, mean and covariance of the class in this place, in float64 on the CPU."""
-        spread = {name: getattr(self, name)[place].cpu().double() for name in self._shapes(self.require_fitted())}
+        spread = {name: getattr(self, name)[place].cpu().double() for name in _HELD[self.form]}
         return int(self.counts[place]), self.means[place].cpu().double(), spread
-
-    def _joined(self, first: _Spread, second: _Spread, share: float, step: Tensor) -> _Spread:
-        """Return `s S_1 + (1-s) S_2 + s (1-s) step step'` for the share s of the first."""
-        between = share * (1 - share)
-        if self.form == "low-rank":
-            parts = (share**0.5 * first["factors"], (1 - share) ** 0.5 * second["factors"], between**0.5 * step[None])
-            rest = share * first["diagonals"] + (1 - share) * second["diagonals"]
-            return self._spread(torch.cat(parts), rest)
-        outer = torch.outer(step, step) if self.form == "full" else step.square()
-        return {name: share * first[name] + (1 - share) * second[name] + between * outer for name in first}
-
-    # Public operations.
 
     def merge(self, other: ClassStatistics) -> ClassStatistics:
         """Return the statistics of both sets of latents together; of a class in both, by the exact pairwise formulas.
@@ -285,28 +254,37 @@ class ClassStatistics(FittedModule):
         one, two = (f"dimension {s.require_fitted()} with {s.form} covariances" for s in (self, other))
         if one != two:
             raise LatentError(f"cannot merge statistics of {one} and of {two}")
-        classes, counts = torch.unique(torch.cat([self.classes.cpu(), other.classes.cpu()])), []
-        entries, total = [], int(self.counts.sum()) + int(other.counts.sum())
-        shared = torch.zeros((), dtype=torch.float64, device="cpu")
-        if self.form == "low-rank":
-            for part in (self, other):
-                shared = shared + part.shared.cpu().double() * (int(part.counts.sum()) / total)
-        mine, theirs = self._held(), other._held()
-        for label in classes.tolist():
-            count, mean, spread = self._entry(mine[label]) if label in mine else other._entry(theirs[label])
-            if label in mine and label in theirs:
-                more, mean_2, spread_2 = other._entry(theirs[label])
-                share, step = count / (count + more), mean - mean_2
-                spread = self._joined(spread, spread_2, share, step)
-                if self.form == "low-rank":
-                    shared.addr_(step, step, alpha=share * more / total)
-                count, mean = count + more, share * mean + (1 - share) * mean_2
-            counts.append(count)
-            entries.append((mean, spread))
-        made = self._empty(self.require_fitted())
+        total = int(self.counts.sum()) + int(other.counts.sum())
+        shared = torch.zeros(self.means.shape[1], self.means.shape[1], dtype=torch.float64, device="cpu")
+        entries: dict[int, _Entry] = {}
+        for part in (self, other):
+            if self.form == "low-rank":
+                shared.add_(part.shared.cpu().double(), alpha=int(part.counts.sum()) / total)
+            for place, label in enumerate(part.classes.tolist()):
+                entry = part._entry(place)
+                if label in entries:
+                    entry = self._pair(entries[label], entry, shared, total)
+                entries[label] = entry
         dtype = torch.promote_types(self.means.dtype, other.means.dtype)
-        made._fill(classes, torch.tensor(counts, device="cpu"), entries, shared, dtype)
-        return made.to(self.means.device)
+        classes = torch.tensor(sorted(entries), device="cpu")
+        return self._joined(classes, [entries[label] for label in classes.tolist()], shared, dtype)
+
+    def _pair(self, first: _Entry, second: _Entry, shared: Tensor, total: int) -> _Entry:
+        """Return what two sets of latents of one class are together; add what is between them to `shared`."""
+        (n_1, mean_1, spread_1), (n_2, mean_2, spread_2) = first, second
+        share, step = n_1 / (n_1 + n_2), mean_1 - mean_2
+        between = share * (1 - share)
+        spread = {name: share * spread_1[name] + (1 - share) * spread_2[name] for name in spread_1}
+        if self.form == "full":
+            spread["covariances"] += between * torch.outer(step, step)
+        elif self.form == "diagonal":
+            spread["diagonals"] += between * step.square()
+        elif self.form == "low-rank":
+            parts = (share**0.5 * spread_1["factors"], (1 - share) ** 0.5 * spread_2["factors"])
+            x = torch.cat([*parts, between**0.5 * step[None]])
+            spread = _spread(self.form, self.rank, x, spread["diagonals"])
+            shared.addr_(step, step, alpha=share * n_2 / total)
+        return n_1 + n_2, share * mean_1 + (1 - share) * mean_2, spread
 
     def select(self, classes: Sequence[int] | Tensor) -> ClassStatistics:
         """Return the statistics of these classes only; `shared` stays that of all classes.
@@ -315,8 +293,7 @@ class ClassStatistics(FittedModule):
             LatentError: If there is no such class.
         """
         places = torch.tensor(sorted(set(self._places(classes))), device=self.classes.device)
-        names = ["classes", "counts", "means", *self._shapes(self.require_fitted())]
-        return self._changed(**{name: getattr(self, name)[places] for name in names})
+        return self._changed(**{name: t[places] for name, t in self._tensors().items() if name != "shared"})
 
     def without(self, classes: Sequence[int]) -> ClassStatistics | None:
         """Return the statistics without some classes, which need not be there; None if no class is left."""
@@ -329,21 +306,13 @@ class ClassStatistics(FittedModule):
         The low-rank form adds its diagonal to `diagonals` and the whole of it to `shared`.
         """
         self._require_covariance()
-        changes = {"covariances": covariance, "shared": covariance, "diagonals": covariance.diagonal()}
-        return self._changed(
-            **{
-                name: getattr(self, name) + change.to(getattr(self, name))
-                for name, change in changes.items()
-                if name in self._buffers
-            }
-        )
+        more = {"covariances": covariance, "shared": covariance, "diagonals": covariance.diagonal()}
+        return self._changed(**{name: t + more[name].to(t) for name, t in self._tensors().items() if name in more})
 
     def means_only(self) -> ClassStatistics:
         """Return counts and means without covariances."""
-        made = ClassStatistics(covariance="none")
-        made.rows = self.rows
-        made._set(self.require_fitted(), classes=self.classes, counts=self.counts, means=self.means)
-        return made.to(self.means.device)
+        tensors = {name: t for name, t in self._tensors().items() if name in ("classes", "counts", "means")}
+        return ClassStatistics(covariance="none")._made(tensors, self.means.dtype).to(self.means.device)
 
     def per_output(self, values: Tensor, outputs: int) -> Tensor:
         """Return values of classes (C, ...) as (outputs, ...): in the place of each class id, 0 for other outputs."""
@@ -351,10 +320,10 @@ class ClassStatistics(FittedModule):
 
     def with_counts(self, counts: Tensor | int) -> ClassStatistics:
         """Return the same means and covariances with other counts: how much they weigh when latents are merged in."""
+        self.require_fitted()
         counts = torch.as_tensor(counts, device=self.counts.device).expand(self.rows)
-        if self.require_fitted() and bool((counts < 1).any()):
-            raise LatentError("counts of classes must be >= 1")
-        return self._changed(counts=counts)
+        _check_counts(counts)
+        return self._changed(counts=counts.long())
 
     def with_means(self, means: Tensor) -> ClassStatistics:
         """Return the same counts and covariances about other means (C, D)."""
@@ -366,13 +335,8 @@ class ClassStatistics(FittedModule):
     def shrink_means(self, z: Tensor, labels: Tensor, *, prior: float = 20.0) -> ClassStatistics:
         """Move means towards those of exemplars: `m_c <- (prior m_c + n m) / (prior + n)`.
 
-        m is the mean of the n exemplars of class c. Classes without exemplars keep their mean; exemplars of other
-        classes are ignored.
-
-        Args:
-            z: Latents `(N, D)` of exemplars in the same space.
-            labels: Their classes `(N,)`.
-            prior: How many exemplars a remembered mean counts for.
+        m is the mean of the n exemplars of class c, latents `z` in the same space: a remembered mean counts for `prior`
+        exemplars. Classes without exemplars keep their mean; exemplars of other classes are ignored.
         """
         if not prior >= 0:
             raise OptionError(f"prior must be a number >= 0, got {prior!r}")
@@ -414,52 +378,32 @@ class ClassStatistics(FittedModule):
     def sample(
         self, n: int, generator: torch.Generator | None = None, classes: Sequence[int] | Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Draw n latents of each class from N(m_c, S_c); S_c may be singular.
-
-        Args:
-            n: Number of latents for each class.
-            generator: Source of the draw; the same state gives the same latents.
-            classes: Which classes; all of them by default.
+        """Draw n latents of each class (or of some) from N(m_c, S_c); S_c may be singular.
 
         Returns:
-            Latents `(n C, D)` and their classes, class after class.
+            Latents `(n C, D)` and their classes, class after class; the same for the same state of the generator.
         """
         n = check_whole(n, "n", least=1)
         self._require_covariance()
-        places = range(self.rows) if classes is None else self._places(classes)
-        noise = torch.zeros(n, self._noise_width(), dtype=torch.float64, device="cpu")
-        z = [self._drawn(place, standard_normal(noise.shape, noise, generator)) for place in places]
-        labels = self.classes[torch.tensor(list(places), device=self.classes.device)].repeat_interleave(n)
-        return torch.cat(z).to(self.means), labels
+        places = list(range(self.rows)) if classes is None else self._places(classes)
+        z = [self._drawn(place, self._noise(n, generator)) for place in places]
+        return torch.cat(z).to(self.means), self.classes[places].repeat_interleave(n)
 
     def transport(self, aligner: Transporter) -> ClassStatistics:
-        """Move these statistics into the space of the current model.
-
-        Args:
-            aligner: Fitted with `direction="forward"` on data of the new classes.
-        """
+        """Move these statistics by an aligner that was fitted with `direction="forward"` on data of the new classes."""
         return aligner.transport(self)
 
     def affine(self, matrix: Tensor, offset: Tensor) -> ClassStatistics:
-        """Return the statistics of `z A + b`: means `m A + b`, covariances `A'SA`.
+        """Return the statistics of `z A + b` for A (D, D) and b (D,): means `m A + b`, covariances `A'SA`.
 
         The low-rank form keeps `F A`, the exact `A' shared A`, and of `A' diag(d) A` the diagonal.
-
-        Args:
-            matrix: A, (D, D).
-            offset: b, (D,).
         """
         dim = self.require_fitted()
         if matrix.shape != (dim, dim) or offset.shape != (dim,):
             raise LatentError(f"expected a matrix ({dim}, {dim}) and an offset ({dim},), got {tuple(matrix.shape)}")
         a, b = (t.detach().cpu().double() for t in (matrix, offset))
         moved = {"means": self.means.cpu().double() @ a + b}
-        held = {
-            name: getattr(self, name)
-            for name in ("covariances", "factors", "diagonals", "shared")
-            if name in self._buffers
-        }
-        for name, tensor in held.items():
+        for name, tensor in self._tensors().items():
             if name in ("covariances", "shared"):
                 # One class at a time: all of them in float64 would double or triple the memory.
                 each = [(a.t() @ s.cpu().double() @ a).to(s.dtype) for s in tensor.reshape(-1, dim, dim)]
@@ -482,15 +426,14 @@ class ClassStatistics(FittedModule):
         Args:
             move: Rows `(N, D)` to rows `(N, D)`.
             per_class: Samples for each class; by default 1,000, or 1.5 times the dimension if that is more.
-            generator: Source of the draw.
+            generator: Of the samples.
         """
         dim = self.require_fitted()
         if self.form == "none":
             return self.with_means(move(self.means))
         n = max(1000, 3 * dim // 2) if per_class is None else check_whole(per_class, "per_class", least=2)
-        double = torch.zeros(0, dtype=torch.float64, device="cpu")
-        noise = _matched(standard_normal((n, self._noise_width()), double, generator))
-        around = noise[:, :dim] @ _root(self.shared) if self.form == "low-rank" else double
+        noise = _matched(self._noise(n, generator))
+        around = noise[:, :dim] @ _root(self.shared) if self.form == "low-rank" else noise[:0]
 
         def moved(z: Tensor) -> Tensor:
             return move(z.to(self.means)).detach().cpu()
@@ -501,12 +444,13 @@ class ClassStatistics(FittedModule):
                 # Samples of a class do not hold what all classes share beyond its leading directions.
                 yield rows, moved(mean + around) if self.form == "low-rank" else rows
 
-        made = self._collected(self.classes.cpu(), self.counts.cpu(), groups(), dim, self.means.dtype)
-        return made.to(self.means.device)
+        return self._collected(self.classes.cpu(), self.counts.cpu(), groups(), dim, self.means.dtype)
 
-    def _noise_width(self) -> int:
+    def _noise(self, n: int, generator: torch.Generator | None) -> Tensor:
+        """Draw standard normal rows, as wide as `_drawn` needs them."""
         dim = self.require_fitted()
-        return dim + min(self.rank, dim) if self.form == "low-rank" else dim
+        width = dim + min(self.rank, dim) if self.form == "low-rank" else dim
+        return standard_normal((n, width), torch.zeros(0, dtype=torch.float64, device="cpu"), generator)
 
     def _drawn(self, place: int, noise: Tensor) -> Tensor:
         """Turn standard normal rows into latents of one class, in float64 on the CPU."""
@@ -537,11 +481,37 @@ class ClassStatistics(FittedModule):
             raise LatentError('these statistics hold means only: make them with another covariance than "none"')
 
 
+def _check_size(tensors: Iterable[Tensor], dtype: torch.dtype) -> None:
+    if not all(bool(tensor.isfinite().all()) for tensor in tensors):
+        raise LatentError(f"the covariances of these latents are too large for {dtype}: scale the latents down")
+
+
+def _check_counts(counts: Tensor) -> None:
+    if bool((counts < 1).any()):
+        raise LatentError("counts of classes must be >= 1")
+
+
 def _centred(rows: Tensor) -> tuple[Tensor, Tensor]:
     """Return the mean of rows, and x with x'x their covariance."""
     rows = rows.double()
     mean = rows.mean(dim=0)
     return mean, (rows - mean) / math.sqrt(len(rows))
+
+
+def _spread(form: Covariance, rank: int, x: Tensor, rest: Tensor) -> _Spread:
+    """Express the covariance x'x + diag(rest) in this form."""
+    if form == "full":
+        return {"covariances": x.t() @ x + rest.diag()}
+    if form == "none":
+        return {}
+    variances = x.square().sum(dim=0)
+    if form == "diagonal":
+        return {"diagonals": variances + rest}
+    factors = _principal_rows(x, min(rank, x.shape[1]))
+    left = variances - factors.square().sum(dim=0)
+    # A class of few latents leaves nothing but rounding.
+    left[left <= 1e-12 * variances] = 0
+    return {"factors": factors, "diagonals": left + rest}
 
 
 def _principal_rows(x: Tensor, rank: int) -> Tensor:

@@ -8,7 +8,7 @@ class ElignError(Exception):
 
 
 class NotFittedError(ElignError, RuntimeError):
-    """An aligner or gate was used before it learned anything."""
+    """An object was used before it learned anything."""
 
 
 class LatentError(ElignError, ValueError):
@@ -20,10 +20,7 @@ class OptionError(ElignError, ValueError):
 
 
 class AttachError(ElignError, RuntimeError):
-    """A head that cannot be found, carries what does not go with the new one, or is called so that no latent is seen.
-
-    Also raised for what cannot be attached at all.
-    """
+    """A head that cannot be found, is called without latents, or already has an attachment that conflicts."""
 
 
 class FileFormatError(ElignError, ValueError):

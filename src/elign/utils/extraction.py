@@ -1,10 +1,16 @@
-"""Latents of models: `Latents` catches what goes into a head, `Pairs` holds those of two models for the same inputs."""
+"""Heads of models, and the latents that reach them.
+
+`Latents` catches what goes into a head, `Pairs` holds that of two models for the same inputs. The functions below find
+a head by its name, and take the latent out of its arguments and the logits out of its output.
+"""
 
 from __future__ import annotations
 
+import copy
+import difflib
 import math
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -13,9 +19,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from elign.utils.checks import WHOLE_NUMBERS, check_labels, check_rows, check_whole
 from elign.utils.errors import AttachError, LatentError, OptionError
-from elign.utils.heads import find_module, hook_lock, latent_of, refuse_maps, unwrapped
+from elign.utils.fitted import ProgressLine
+from elign.utils.tensors import WHOLE_NUMBERS, check_labels, check_rows, check_whole
+
+hook_lock = threading.Lock()
+"""Held while a hook is registered: torch numbers hooks without a lock, and two of one number are one."""
 
 # How the entries of a batch that is a mapping are usually called; Hugging Face's first.
 _INPUT_NAMES = ("pixel_values", "inputs", "input", "images", "image", "img", "x", "input_values")
@@ -49,7 +58,11 @@ class Latents(nn.Module):
         # compiled does not notice a hook.
         self.model = unwrapped(model)
         self.argument = argument
-        self.head_name = _name_of(self.model, find_module(model, head) if isinstance(head, str) else head)
+        part = find_module(model, head) if isinstance(head, str) else head
+        names = [name for name, module in self.model.named_modules() if module is part]
+        if not names:
+            raise AttachError("the given head is not a part of the given model")
+        self.head_name: str = names[0]
 
     def forward(self, x: Any) -> Tensor:
         """Map inputs to latents `(..., D)`; several calls of the head give their rows one after another."""
@@ -59,9 +72,9 @@ class Latents(nn.Module):
         # Defaults: torch notes a moment after it has added a hook that this one takes keyword arguments as well.
         def catch(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
             if threading.get_ident() == mine:
-                # A copy: a head may begin with an operation in place.
                 z = latent_of(args, kwargs or {}, self.argument)
                 refuse_maps(module, z)
+                # A copy: a head may begin with an operation in place.
                 caught.append(z.clone())
 
         head = find_module(self.model, self.head_name)
@@ -131,6 +144,103 @@ class Pairs(NamedTuple):
         return cls(z_prev, z_cur, classes)
 
 
+def unwrapped(model: nn.Module) -> nn.Module:
+    """Return the model inside of what `nn.DataParallel`, `DistributedDataParallel` or `torch.compile` made of it."""
+    while True:
+        if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+            model = model.module
+        elif isinstance(inner := model._modules.get("_orig_mod"), nn.Module):
+            model = inner
+        else:
+            return model
+
+
+def find_module(model: nn.Module, name: str) -> nn.Module:
+    """Return the part of `model` with this dotted name; the error if there is none names the nearest ones.
+
+    Names are those of `model.named_modules()`; of a wrapped model, those of the model inside will do.
+    """
+    inside: dict[str, nn.Module] = dict(unwrapped(model).named_modules())
+    parts: dict[str, nn.Module] = {**inside, **dict(model.named_modules())}
+    if name in parts:
+        return parts[name]
+    below = [part for part in inside if part.endswith(f".{name}")]
+    near = below[:3] or difflib.get_close_matches(name, parts, n=3) or [part for part in parts if part][-3:]
+    if not near:
+        raise AttachError(f"the model has no module {name!r}: it has no parts at all")
+    raise AttachError(f"the model has no module {name!r}; did you mean one of {', '.join(map(repr, near))}?")
+
+
+def latent_of(args: tuple[Any, ...], kwargs: Mapping[str, Any], argument: int | str) -> Tensor:
+    """Return the latent among the arguments that a head was called with."""
+    try:
+        z = args[argument] if isinstance(argument, int) else kwargs[argument]
+    except (IndexError, KeyError):
+        got = [f"{len(args)} positional", *kwargs]
+        raise AttachError(
+            f"the head was called without argument {argument!r} (it got: {', '.join(got)}); "
+            "name the right one with argument=..."
+        ) from None
+    if not isinstance(z, Tensor):
+        raise AttachError(f"argument {argument!r} of the head is a {type(z).__name__}, not a tensor of latents")
+    return z
+
+
+def refuse_maps(head: nn.Module, z: Tensor) -> None:
+    """Raise if a head gets feature maps: their last dimension is a width, even where it is as large as a latent."""
+    if z.ndim > 3 or isinstance(head, nn.modules.conv._ConvNd):
+        raise AttachError(f"this head gets {_maps(z)}")
+
+
+def _maps(z: Tensor) -> str:
+    return (
+        f"feature maps {tuple(z.shape)}, not latents (N, D) or (N, tokens, D): name the layer that reads them once "
+        "they are flat (inside a head that flattens them itself, its linear layer)"
+    )
+
+
+def logits_of(output: Any) -> Tensor:
+    """Return the logits in what a head returns: see `ByPrediction`."""
+    if isinstance(output, Mapping) and ("logits" in output or len(output) == 1):
+        output = output["logits"] if "logits" in output else next(iter(output.values()))
+    elif isinstance(output, tuple | list) and output:
+        output = output[0]
+    if not isinstance(output, Tensor):
+        raise OptionError(
+            f"cannot find logits in a head's output of type {type(output).__name__}: expected a tensor, a tuple or "
+            'list that begins with one, or a mapping with one as "logits" (ByPrediction also takes logits=...)'
+        )
+    return output
+
+
+def read_logits(head: Callable[[Tensor], Any], z: Tensor) -> Tensor:
+    """Return a head's logits for latents, without gradients."""
+    with torch.no_grad():
+        return logits_of(head(z))
+
+
+def with_logits(output: Any, logits: Tensor) -> Any:
+    """Return what a head returned, with other logits in the place where `logits_of` finds them."""
+    if isinstance(output, Mapping):
+        return with_entries(output, {"logits" if "logits" in output else next(iter(output)): logits})
+    return same_type(output, [logits, *output[1:]]) if isinstance(output, tuple | list) else logits
+
+
+def same_type(output: Any, parts: Sequence[Any]) -> Any:
+    """Return these parts as a tuple, named tuple or list like `output`."""
+    return type(output)(*parts) if hasattr(output, "_fields") else type(output)(parts)
+
+
+def with_entries(output: Mapping[str, Any], entries: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a mapping that a head returned with other entries, of the same type where that can be changed."""
+    if not isinstance(output, MutableMapping):
+        return {**output, **entries}
+    changed = copy.copy(output)
+    for key, value in entries.items():
+        changed[key] = value
+    return changed
+
+
 def extract_pairs(
     previous: Callable[[Any], Tensor],
     current: Callable[[Any], Tensor],
@@ -146,7 +256,7 @@ def extract_pairs(
     passes = check_whole(passes, "passes", least=1)
     if mixup is not None and not (math.isfinite(mixup) and mixup > 0):
         raise OptionError(f"mixup must be a finite number > 0, or None, got {mixup!r}")
-    blend = _Mixup(mixup, seed) if mixup is not None else None
+    blend = None if mixup is None else _mixup(mixup, seed)
     pairs: list[tuple[Tensor, Tensor]] = []
     for number in range(passes):
         seen = len(pairs)
@@ -173,21 +283,23 @@ def extract_labelled(
     device: torch.device | str | None = None,
 ) -> tuple[list[Tensor], Tensor]:
     """Return latents `(N, D)` of the same inputs under each model, and their classes `(N,)`."""
-    told = labels or _label_entry
     found: list[list[Tensor]] = []
     for batch, given in _latents(models, data, inputs=inputs, device=device):
         latents = [_rows(z, "the model") for z in given]
-        classes = _classes(told(batch)).to(latents[-1].device)
-        if classes.dtype not in WHOLE_NUMBERS:
-            raise LatentError(f"classes must be whole numbers, got {classes.dtype}: say with labels=... where they are")
-        _refuse_tokens(given[-1], len(classes))
+        classes = _classes((labels or _label_entry)(batch)).to(latents[-1].device)
+        tokens = given[-1].shape[1] if given[-1].ndim == 3 else 1
+        if tokens > 1 and len(given[-1]) == len(classes):
+            raise LatentError(
+                f"there are {tokens} latents for each input: the head gets all tokens of an input. Name the layer "
+                'inside of it that reads one latent for each, such as "head.fc"'
+            )
         lengths = [len(z) for z in latents]
         if lengths != [len(classes)] * len(models):
             raise LatentError(
                 f"a batch has {lengths} latents but {len(classes)} classes: one whole number for each latent is "
                 "needed (not one-hot rows); say with labels=... where they are"
             )
-        found.append([*latents, classes.long()])
+        found.append([*latents, classes])
     if not found:
         raise LatentError("data gave no batch: there is nothing to learn from")
     *latents, classes = (torch.cat(side) for side in zip(*found, strict=True))
@@ -212,29 +324,33 @@ def _latents(
         )
     if not isinstance(data, Iterable):
         raise LatentError(f"data must give batches (a DataLoader or a list of batches), got {type(data).__name__}")
-    where = device if device is not None else _device_of(models[-1])
-    take = inputs or _input_entry
+    if device is None and isinstance(models[-1], nn.Module):
+        device = next((parameter.device for parameter in models[-1].parameters()), None)
+    try:
+        batches = len(data)  # type: ignore[arg-type]
+    except TypeError:
+        batches = None
     # Not inference mode: whatever models or data sets keep of these tensors must still be of use in later training.
-    with evaluating(*models), torch.no_grad():
-        for batch in data:
-            x = _to_device(take(batch), where)
+    with evaluating(*models), torch.no_grad(), ProgressLine("latents, batch") as line:
+        for number, batch in enumerate(data, start=1):
+            x = _to_device((inputs or _input_entry)(batch), device)
             x = change(x) if change else x
             yield batch, [model(x) for model in models]
+            line(number, batches)
 
 
-class _Mixup:
-    """Blends a batch of images with its own permutation, one coefficient per batch."""
+def _mixup(alpha: float, seed: int) -> Callable[[Any], Tensor]:
+    """Return a function that blends a batch of images with its own permutation, one coefficient per batch."""
+    rng = np.random.default_rng(seed)
 
-    def __init__(self, alpha: float, seed: int) -> None:
-        self._alpha = alpha
-        self._rng = np.random.default_rng(seed)
-
-    def __call__(self, x: Any) -> Tensor:
+    def blend(x: Any) -> Tensor:
         if not isinstance(x, Tensor) or not x.is_floating_point():
             raise LatentError("mixup needs inputs that are floating-point tensors; use inputs=... to convert them")
-        share = float(self._rng.beta(self._alpha, self._alpha))
-        order = torch.from_numpy(self._rng.permutation(len(x))).to(x.device)
+        share = float(rng.beta(alpha, alpha))
+        order = torch.from_numpy(rng.permutation(len(x))).to(x.device)
         return share * x[order] + (1 - share) * x
+
+    return blend
 
 
 def _input_entry(batch: Any) -> Any:
@@ -250,11 +366,12 @@ def _input_entry(batch: Any) -> Any:
 
 
 def _label_entry(batch: Any) -> Any:
+    entries = batch
     if isinstance(batch, Mapping):
         for name in _LABEL_NAMES:
             if name in batch:
                 return batch[name]
-    entries = list(batch.values()) if isinstance(batch, Mapping) else batch
+        entries = list(batch.values())
     if not isinstance(entries, tuple | list) or len(entries) < 2:
         raise LatentError(
             "a batch must hold inputs and classes, in this order; use inputs=... and labels=... to say where"
@@ -264,19 +381,13 @@ def _label_entry(batch: Any) -> Any:
 
 def _classes(given: Any) -> Tensor:
     try:
-        return torch.as_tensor(given).reshape(-1)
+        classes = torch.as_tensor(given).reshape(-1)
+        why = "" if classes.dtype in WHOLE_NUMBERS else str(classes.dtype)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise LatentError(
-            f"classes must be whole numbers, got {type(given).__name__} ({error}): say with labels=... where they are"
-        ) from error
-
-
-def _refuse_tokens(z: Tensor, inputs: int) -> None:
-    if z.ndim == 3 and len(z) == inputs and z.shape[1] > 1:
-        raise LatentError(
-            f"there are {z.shape[1]} latents for each input: the head gets all tokens of an input. Name the layer "
-            'inside of it that reads one latent for each, such as "head.fc"'
-        )
+        why = f"{type(given).__name__} ({error})"
+    if why:
+        raise LatentError(f"classes must be whole numbers, got {why}: say with labels=... where they are")
+    return classes.long()
 
 
 def _rows(z: Any, which: str) -> Tensor:
@@ -287,11 +398,7 @@ def _rows(z: Any, which: str) -> Tensor:
             "give batches (a DataLoader, not a Dataset)"
         )
     if z.ndim > 3:
-        raise LatentError(
-            f"{which} returns feature maps {tuple(z.shape)}, not latents (N, D) or (N, tokens, D): name the layer that "
-            "reads them once they are flat (inside a head that flattens them itself, its linear layer), or flatten "
-            "all but the last dimension yourself"
-        )
+        raise LatentError(f"{which} returns {_maps(z)}, or flatten all but the last dimension yourself")
     return z.reshape(-1, z.shape[-1])
 
 
@@ -301,23 +408,10 @@ def _to_device(x: Any, device: torch.device | str | None) -> Any:
     if isinstance(x, Tensor):
         return x.to(device)
     if isinstance(x, tuple | list):
-        parts = [_to_device(part, device) for part in x]
-        return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
+        return same_type(x, [_to_device(part, device) for part in x])
     if isinstance(x, Mapping):
         return {key: _to_device(part, device) for key, part in x.items()}
     return x
-
-
-def _device_of(model: Callable[[Any], Tensor]) -> torch.device | None:
-    first = next(model.parameters(), None) if isinstance(model, nn.Module) else None
-    return None if first is None else first.device
-
-
-def _name_of(model: nn.Module, head: nn.Module) -> str:
-    for name, module in model.named_modules():
-        if module is head:
-            return str(name)
-    raise AttachError("the given head is not a part of the given model")
 
 
 # Parts in evaluation mode for our sake: how often, and the mode to go back to. Several threads may evaluate one model,

@@ -1,7 +1,8 @@
-"""Writing files so that a crash at any moment leaves the old file or the new one, never half of one."""
+"""Write files so that a crash at any moment leaves the old file or the new one, never half of one."""
 
 from __future__ import annotations
 
+import glob
 import os
 import secrets
 import time
@@ -15,18 +16,18 @@ _STALE_SECONDS = 24 * 3600.0
 
 @contextmanager
 def replacing(destination: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """Write a file so that `destination` is either untouched or complete.
+    """Yield a handle on a temporary file beside `destination`, which takes its name when the block ends well.
 
-    Args:
-        destination: The file to write; its folder is made where needed.
-
-    Yields:
-        A handle on a temporary file in the same folder; it is renamed when the block ends well and removed when
-        anything at all, a keyboard interrupt included, ends it otherwise.
+    Anything else that ends the block, a keyboard interrupt included, removes the temporary file. The folder is made
+    where needed.
     """
     target = Path(destination)
     target.parent.mkdir(parents=True, exist_ok=True)
-    _sweep(target)
+    # A killed process cannot clean up. A day's grace leaves the files of a process that is still at work alone.
+    for stale in target.parent.glob(f".{glob.escape(target.name)}.*.part"):
+        with suppress(OSError):
+            if time.time() - stale.stat().st_mtime > _STALE_SECONDS:
+                stale.unlink()
     # Not tempfile: its files are readable by their owner only, and results are often shared.
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(6)}.part")
     try:
@@ -53,11 +54,3 @@ def write_bytes_atomic(path: str | os.PathLike[str], data: bytes) -> Path:
 def write_text_atomic(path: str | os.PathLike[str], text: str) -> Path:
     """Write `text`, in UTF-8, as the whole content of `path`."""
     return write_bytes_atomic(path, text.encode())
-
-
-def _sweep(target: Path) -> None:
-    # A killed process cannot clean up. A day's grace leaves the files of a process that is still at work alone.
-    for stale in target.parent.glob(f".{target.name}.*.part"):
-        with suppress(OSError):
-            if time.time() - stale.stat().st_mtime > _STALE_SECONDS:
-                stale.unlink()

@@ -11,7 +11,9 @@ import inspect
 import json
 import os
 import re
-from collections.abc import Mapping
+import sys
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -27,12 +29,51 @@ from elign.utils.legacy import modernise
 
 FORMAT = "elign"
 VERSION = 2
-_FORMATS = (FORMAT, "eli")  # the package was called `eli` up to version 0.1.0
 _RANGES = {"latent_dim": (0.0, float(1 << 20))}
 _MOST_OPTIONS = 1 << 20  # characters; a Voting of a hundred estimators has a few thousand
+# What classes raise, those of others too, when options or tensors of a file make no sense.
+_NONSENSE = (ElignError, ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 Ranges = Mapping[str, tuple[float, float]]
 """The smallest and the largest number that a tensor may hold, by its name."""
+Progress = Callable[[int, int, float], None]
+"""Called now and then during a fit, with (iterations done, iterations in all, current loss)."""
+
+
+class ProgressLine:
+    """A line on the terminal that says how far something is, once it has taken a second; nothing elsewhere.
+
+    Args:
+        what: What goes on.
+    """
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self._start = self._last = time.monotonic()
+        self._shown = False
+
+    def __call__(self, done: int, of: int | None, loss: float | None = None) -> None:
+        """Show how much is done, and the time left if it is known how much there is."""
+        seconds = time.monotonic() - self._start
+        self.show(f"{done} of {of}, {seconds / done * (of - done):.0f} s left" if of and done else f"{done}")
+
+    def show(self, text: str) -> None:
+        """Show what is going on."""
+        now, terminal = time.monotonic(), sys.stderr
+        if now - self._start < 1 or now - self._last < 0.1 or terminal is None or not terminal.isatty():
+            return
+        self._last, self._shown = now, True
+        terminal.write(f"\r{self.what}: {text}\x1b[K")
+        terminal.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._shown:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
 
 _Class = TypeVar("_Class", bound="type[FittedModule]")
 _Part = TypeVar("_Part", bound="FittedModule")
@@ -75,8 +116,8 @@ def registered(name: str) -> type[FittedModule] | None:
 class FittedModule(nn.Module):
     """A module that learns something of a size known only from data, and that can be saved and loaded.
 
-    Subclasses store each argument of `__init__` as an attribute of the same name, and give `_build(dim)`: it makes
-    parameters and buffers for latents of dimension `dim`. They call `_build` when they are fitted.
+    Subclasses store each argument of `__init__` as an attribute of the same name, and give `_build(dim)`, which makes
+    parameters and buffers for latents of dimension `dim`. A fit calls it.
 
     Example:
         >>> import torch, tempfile, elign
@@ -171,9 +212,11 @@ class FittedModule(nn.Module):
         stored = state_dict.get(f"{prefix}latent_dim")
         if stored is not None and int(stored) > 0 and int(stored) != self.dim:
             device = self.latent_dim.device
+            types = {t.dtype for key, t in state_dict.items() if key.startswith(prefix) and t.is_floating_point()}
             with torch.inference_mode(False):
                 self._build(int(stored))
-                self.to(device, _precision(state_dict, prefix))
+                # float64 weights must not come back as float32.
+                self.to(device, types.pop() if len(types) == 1 else None)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
@@ -204,7 +247,7 @@ class FittedModule(nn.Module):
                 _check_finite(tensors)
                 made.load_state_dict(tensors)
                 _check_loaded(made, tensors)
-            except (ElignError, RuntimeError, ValueError, TypeError, ArithmeticError) as error:
+            except _NONSENSE as error:
                 why = " ".join(str(error).split())[:1000]  # torch uses a line for each tensor
                 raise FileFormatError(f"{path}: its tensors do not fit a {type(made).__name__}: {why}") from error
             return made.to(device).eval()
@@ -220,10 +263,10 @@ class FittedModule(nn.Module):
         if not issubclass(found, cls):
             raise FileFormatError(f"{path} holds a {name}, not a {cls.__name__}: use {name}.load")
         try:
-            made = _make_with(found, json.loads(metadata["config"]))
+            made = from_config({"class": name, "config": json.loads(metadata["config"])}, cls)
             made.config()  # raises if there are no files of such an object
             return made
-        except (ElignError, LookupError, TypeError, ValueError, ArithmeticError, RuntimeError, RecursionError) as error:
+        except _NONSENSE as error:
             raise FileFormatError(f"{path}: cannot make a {name} from its stored options: {error}") from error
 
 
@@ -233,32 +276,22 @@ def to_config(part: FittedModule) -> dict[str, Any]:
 
 
 def from_config(part: _Part | Mapping[str, Any], kind: type[_Part]) -> _Part:
-    """Return a part, or make one again from what `to_config` says of it; its tensors come with the state of the whole.
-
-    Raises:
-        OptionError: If it is no such part.
-    """
-    if isinstance(part, Mapping):
-        found = registered(str(part.get("class")))
-        options = part.get("config")
-        if found is not None and issubclass(found, kind) and isinstance(options, Mapping):
-            try:
-                return _make_with(found, options)
-            except TypeError as error:
-                raise OptionError(f"a {found.__name__} has no such options: {error}") from error
-    elif isinstance(part, kind):
+    """Return a part, or make one from what `to_config` says of it; its tensors come with the state of the whole."""
+    if isinstance(part, kind):
         return part
-    raise OptionError(f"expected a {kind.__name__}, got {type(part).__name__} {str(part)[:80]!r}")
-
-
-def _make_with(cls: type[_Part], options: Mapping[str, Any]) -> _Part:
-    """Make an object from options of a file, in which a truth value must be one: any text would pass for True."""
-    if not isinstance(options, Mapping):
-        raise OptionError(f"options must have names, got a {type(options).__name__}")
-    for name, parameter in inspect.signature(cls.__init__).parameters.items():
+    found, options = None, None
+    if isinstance(part, Mapping):
+        found, options = registered(str(part.get("class"))), part.get("config")
+    if found is None or not issubclass(found, kind) or not isinstance(options, Mapping):
+        raise OptionError(f"expected a {kind.__name__}, got {type(part).__name__} {str(part)[:80]!r}")
+    for name, parameter in inspect.signature(found.__init__).parameters.items():
+        # Any text would pass for True.
         if parameter.annotation in (bool, "bool") and not isinstance(options.get(name, False), bool):
             raise OptionError(f"{name} must be true or false, got {str(options[name])[:80]!r}")
-    return cls(**options)
+    try:
+        return found(**options)
+    except TypeError as error:
+        raise OptionError(f"a {found.__name__} has no such options: {error}") from error
 
 
 def _plain(option: Any) -> Any:
@@ -288,24 +321,18 @@ class _NoMoreThan(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         options = dict(kwargs or {})
         if func in (*self._makers, *self._like) and str(options.get("device")) != "meta":
-            # On this device a tensor is its shape alone.
-            planned = func(*args, **{key: value for key, value in options.items() if key != "generator"} | _SHAPE_ONLY)
+            # On this device a tensor is its shape alone; random numbers do not exist there.
+            elsewhere = {**options, "device": "meta"}
+            elsewhere.pop("generator", None)
+            planned = func(*args, **elsewhere)
             self._left -= planned.numel()
             if self._left < 0:
                 raise ValueError(f"that would take {tuple(planned.shape)} numbers, and the file has fewer")
         return func(*args, **options)
 
 
-_SHAPE_ONLY = {"device": "meta"}
-
-
 def read_safetensors(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
-    """Read metadata and tensors of any safetensors file; the digest is left to the caller.
-
-    Raises:
-        FileFormatError: The file is damaged, or no safetensors file.
-        FileNotFoundError: There is no such file.
-    """
+    """Read metadata and tensors of any safetensors file; the digest is left to the caller."""
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file")
     try:
@@ -320,7 +347,8 @@ def read_safetensors(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
 
 def _read(path: Path) -> tuple[Mapping[str, str], dict[str, Tensor]]:
     metadata, tensors = read_safetensors(path)
-    if metadata.get("format") not in _FORMATS:
+    # The package was called `eli` up to version 0.1.
+    if metadata.get("format") not in (FORMAT, "eli"):
         raise FileFormatError(f"{path} is a safetensors file, but was not written by elign's save()")
     version = metadata.get("version", "")
     if not re.fullmatch("[0-9]{1,9}", version) or int(version) > VERSION:
@@ -332,7 +360,7 @@ def _read(path: Path) -> tuple[Mapping[str, str], dict[str, Tensor]]:
     if int(version) == 1:
         try:
             return modernise(metadata, tensors)
-        except (LookupError, TypeError, ValueError, AttributeError, RuntimeError, RecursionError) as error:
+        except _NONSENSE as error:
             raise FileFormatError(f"{path} is not what version 0.1 wrote: {error}") from error
     return metadata, tensors
 
@@ -355,7 +383,7 @@ def _check_loaded(made: FittedModule, tensors: Mapping[str, Tensor]) -> None:
         # A file from before there were two directions has one tensor less.
         if name not in tensors:
             continue
-        if _kind(tensors[name]) != _kind(tensor):
+        if _number_kind(tensors[name]) != _number_kind(tensor):
             raise LatentError(f"{name} is {tensors[name].dtype}, expected {tensor.dtype}")
         # torch takes one number in brackets for a number.
         if tensors[name].shape != tensor.shape:
@@ -371,23 +399,15 @@ def _check_loaded(made: FittedModule, tensors: Mapping[str, Tensor]) -> None:
             part._check_state()
 
 
-def _kind(tensor: Tensor) -> str:
-    """Say what numbers a tensor holds; how many bits they have does not matter."""
-    if tensor.dtype == torch.bool or tensor.is_complex():
-        return str(tensor.dtype)
-    return "floating point" if tensor.is_floating_point() else "whole"
+def _number_kind(tensor: Tensor) -> tuple[bool, bool, bool]:
+    """Tell truth values, whole, floating-point and complex numbers apart; how many bits they have does not matter."""
+    return tensor.dtype == torch.bool, tensor.is_floating_point(), tensor.is_complex()
 
 
 def digest(metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
-    """SHA-256 of a file's metadata (without the digest itself) and tensors: a flipped bit must not pass as a weight."""
+    """Return the SHA-256 of metadata (but the digest itself) and tensors: a flipped bit must not pass as a weight."""
     seen = hashlib.sha256(json.dumps({k: v for k, v in metadata.items() if k != "digest"}, sort_keys=True).encode())
     for name, tensor in sorted(tensors.items()):
         seen.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         seen.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
     return seen.hexdigest()
-
-
-def _precision(state_dict: Mapping[str, Any], prefix: str) -> torch.dtype | None:
-    """Return the floating-point type of a stored state: float64 weights must not come back as float32."""
-    found = {t.dtype for key, t in state_dict.items() if key.startswith(prefix) and t.is_floating_point()}
-    return found.pop() if len(found) == 1 else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -12,93 +12,70 @@ from torch import Tensor
 Config = dict[str, Any]
 Tensors = dict[str, Tensor]
 
+_NAMES = {"Dose": "FixedStrength", "HeadScores": "HeadLogits", "Prototypes": "NearestMean"}
+
 
 def modernise(metadata: Mapping[str, str], tensors: Tensors) -> tuple[dict[str, str], Tensors]:
     """Translate the class, the options and the tensors of a file of version 0.1 into today's."""
-    described = {"class": metadata["class"], "config": json.loads(metadata["config"])}
-    part, moved = _part(described, tensors, "")
-    return {**metadata, "class": part["class"], "config": json.dumps(part["config"])}, moved
+    name, config, tensors = _translate(metadata["class"], dict(json.loads(metadata["config"])), tensors)
+    return {**metadata, "class": name, "config": json.dumps(config)}, tensors
 
 
-def _part(described: Mapping[str, Any], tensors: Tensors, prefix: str) -> tuple[Config, Tensors]:
-    """Translate one object and everything inside of it; `prefix` is where its tensors are."""
-    name, config = described["class"], dict(described["config"])
-    own = {key: tensor for key, tensor in tensors.items() if key.startswith(prefix)}
-    translate = _TRANSLATIONS.get(name)
-    if translate is None:
-        return {"class": name, "config": config}, own
-    new_name, config, own = translate(config, own, prefix)
-    return {"class": new_name, "config": config}, own
+def _translate(name: str, config: Config, tensors: Tensors) -> tuple[str, Config, Tensors]:
+    """Translate one object and everything inside of it."""
+    match name:
+        case "ByPrediction":
+            config = {"old_classes": config["known"], "soft": config["soft"]}
+        case "Prototypes":
+            config["normalize"] = False
+            # Prototypes were never scored as if a latent had been left out.
+            tensors["fitted_rows"] = torch.zeros_like(tensors["counts"])
+        case "NearestMean":
+            config["normalize"] = True
+            tensors["fitted_rows"] = tensors["counts"]
+        case "Ridge":
+            tensors["chosen_penalty"] = torch.tensor(config["penalty"], dtype=tensors["matrix"].dtype)
+        case "Discriminant":
+            return "Gaussian", *_gaussian(config, tensors)
+        case "Aligned":
+            return "Aligned", *_aligned(config, tensors)
+        case "Blend":
+            return "Voting", *_voting(config, tensors)
+    return _NAMES.get(name, name), config, tensors
 
 
-def _by_prediction(config: Config, own: Tensors, prefix: str) -> tuple[str, Config, Tensors]:
-    return "ByPrediction", {"old_classes": config["known"], "soft": config["soft"]}, own
-
-
-def _discriminant(config: Config, own: Tensors, prefix: str) -> tuple[str, Config, Tensors]:
-    tensors = {key.removeprefix(prefix): tensor for key, tensor in own.items()}
+def _gaussian(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
     precision, means = tensors.pop("precision"), tensors["means"]
     # Any W with W W' = precision whitens.
     tensors["whitening"] = torch.linalg.cholesky(precision.double()).to(precision.dtype)[None]
     tensors |= {"center": torch.zeros_like(means[0]), "biases": -tensors["biases"], "fitted_rows": tensors["counts"]}
     tensors["own_shares"] = torch.zeros_like(tensors["biases"])
     tensors["chosen_shrinkage"] = torch.tensor(config["shrinkage"], dtype=means.dtype)
-    options = {"shared": 1.0, "shrinkage": config["shrinkage"], "normalize": True}
-    return "Gaussian", options, _renamed(tensors, "", prefix)
+    return {"shared": 1.0, "shrinkage": config["shrinkage"], "normalize": True}, tensors
 
 
-def _nearest_mean(config: Config, own: Tensors, prefix: str) -> tuple[str, Config, Tensors]:
-    return "NearestMean", {**config, "normalize": True}, {**own, f"{prefix}fitted_rows": own[f"{prefix}counts"]}
+def _aligned(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
+    aligner, moved = _part(config["aligner"], tensors, "aligner.", "aligner.")
+    classifier, more = _part(config["readout"], tensors, "readout.", "classifier.")
+    return {"aligner": aligner, "classifier": classifier}, _own(tensors) | moved | more
 
 
-def _prototypes(config: Config, own: Tensors, prefix: str) -> tuple[str, Config, Tensors]:
-    # Prototypes were never scored as if a latent had been left out.
-    none = torch.zeros_like(own[f"{prefix}counts"])
-    return "NearestMean", {**config, "normalize": False}, {**own, f"{prefix}fitted_rows": none}
-
-
-def _ridge(config: Config, own: Tensors, prefix: str) -> tuple[str, Config, Tensors]:
-    penalty = torch.tensor(config["penalty"], dtype=own[f"{prefix}matrix"].dtype)
-    return "Ridge", config, {**own, f"{prefix}chosen_penalty": penalty}
-
-
-def _aligned(config: Config, own: Tensors, prefix: str) -> tuple[str, Config, Tensors]:
-    aligner, aligner_tensors = _part(config["aligner"], own, f"{prefix}aligner.")
-    classifier, found = _part(config["readout"], own, f"{prefix}readout.")
-    inside = _renamed(found, f"{prefix}readout.", f"{prefix}classifier.")
-    rest = {key: tensor for key, tensor in own.items() if "." not in key.removeprefix(prefix)}
-    return "Aligned", {"aligner": aligner, "classifier": classifier}, {**rest, **aligner_tensors, **inside}
-
-
-def _voting(config: Config, own: Tensors, prefix: str) -> tuple[str, Config, Tensors]:
-    estimators = []
-    moved = {key: tensor for key, tensor in own.items() if "." not in key.removeprefix(prefix)}
+def _voting(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
+    estimators, moved = [], _own(tensors)
     for number, described in enumerate(config["parts"]):
-        old = f"{prefix}parts.{number}."
-        part, found = _part(described, own, old)
+        part, more = _part(described, tensors, f"parts.{number}.", f"estimators.{number}.")
         estimators.append(part)
-        moved |= _renamed(found, old, f"{prefix}estimators.{number}.")
+        moved |= more
     options = {"estimators": estimators, "task_boundaries": config["known"], "steps": config["steps"]}
-    return "Voting", {**options, "standard_errors": config["caution"]}, moved
+    return {**options, "standard_errors": config["caution"]}, moved
 
 
-def _renamed(tensors: Tensors, old: str, new: str) -> Tensors:
-    return {new + key.removeprefix(old): tensor for key, tensor in tensors.items()}
+def _own(tensors: Tensors) -> Tensors:
+    return {key: tensor for key, tensor in tensors.items() if "." not in key}
 
 
-def _same(name: str) -> Callable[[Config, Tensors, str], tuple[str, Config, Tensors]]:
-    """Make a translation that changes the name of the class alone."""
-    return lambda config, own, prefix: (name, config, own)
-
-
-_TRANSLATIONS: dict[str, Callable[[Config, Tensors, str], tuple[str, Config, Tensors]]] = {
-    "ByPrediction": _by_prediction,
-    "Dose": _same("FixedStrength"),
-    "HeadScores": _same("HeadLogits"),
-    "Prototypes": _prototypes,
-    "NearestMean": _nearest_mean,
-    "Ridge": _ridge,
-    "Discriminant": _discriminant,
-    "Aligned": _aligned,
-    "Blend": _voting,
-}
+def _part(described: Mapping[str, Any], tensors: Tensors, old: str, new: str) -> tuple[Config, Tensors]:
+    """Translate a part whose tensors have names that begin with `old`; they get names that begin with `new`."""
+    inside = {key.removeprefix(old): tensor for key, tensor in tensors.items() if key.startswith(old)}
+    name, config, inside = _translate(described["class"], dict(described["config"]), inside)
+    return {"class": name, "config": config}, {new + key: tensor for key, tensor in inside.items()}

@@ -12,15 +12,21 @@ from elign.lab.cli import main
 Z = torch.randn(20, 4, generator=torch.Generator().manual_seed(0))
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    path = tmp_path_factory.mktemp("whole") / "aligner"
-    return elign.MeanShift().fit_latents(Z - 1, Z).save(path).read_bytes()
+def repair():
+    labels = torch.arange(20) % 2
+    statistics = elign.ClassStatistics().update(Z - 1, labels)
+    return elign.Repair(force=True).fit_latents(Z - 1, Z, labels + 2, head=torch.nn.Linear(4, 4), statistics=statistics)
+
+
+@pytest.fixture(scope="module", params=["aligner", "repair"])
+def whole(tmp_path_factory, request):
+    made = elign.MeanShift().fit_latents(Z - 1, Z) if request.param == "aligner" else repair()
+    return made.save(tmp_path_factory.mktemp("whole") / "saved").read_bytes()
 
 
 @fuzz(40)
 @given(data=st.data(), as_gate=st.booleans())
-def test_a_damaged_aligner_or_gate_is_named_and_nothing_is_written(whole, tmp_path, capsys, data, as_gate):
+def test_a_damaged_file_or_gate_is_named_and_nothing_is_written(whole, tmp_path, capsys, data, as_gate):
     (tmp_path / "good").write_bytes(whole)
     bad = data.draw(damaged((whole,))) + b"\0"
     # One byte more is always damage, unless it was just cut off.

@@ -23,7 +23,7 @@ from elign.lab.evaluation.material import Material
 from elign.lab.evaluation.readings import Reading
 from elign.lab.seeds import derive_seed
 from elign.statistics.class_statistics import ClassStatistics
-from elign.utils.heads import read_logits
+from elign.utils.extraction import read_logits
 from elign.utils.tensors import fixed_generator
 
 _PER_CLASS = 20  # samples of each old class to choose offsets on, where there are no exemplars

@@ -15,8 +15,7 @@ from elign.aligners.kernel import LocalShift
 from elign.aligners.linear import MeanShift, RandomShift, Ridge
 from elign.lab.evaluation.settings import AlignerSettings
 from elign.lab.seeds import derive_seed
-from elign.utils.fitted import register
-from elign.utils.tensors import Progress
+from elign.utils.fitted import Progress, register
 
 
 @register

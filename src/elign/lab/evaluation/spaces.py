@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from elign.lab.evaluation.errors import EvaluationError
 from elign.lab.evaluation.settings import SpaceName
-from elign.utils.extraction import evaluating
-from elign.utils.heads import logits_of
+from elign.utils.extraction import evaluating, logits_of
 
 
 class Space(Protocol):

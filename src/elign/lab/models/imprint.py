@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from elign.lab.models.heads import SplitCosineHead, directions
-from elign.utils.checks import check_finite
 from elign.utils.errors import LatentError
+from elign.utils.tensors import check_finite
 
 
 @torch.no_grad()
