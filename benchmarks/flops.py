@@ -5,7 +5,7 @@
 Operations are counted by `torch.utils.flop_counter` while the real learner takes a training step on the CPU, in its
 first task and in a later one, where its teacher and its branches come in. A multiplication and an addition are two.
 Images, epochs and exemplars are those of the configuration. GPU hours are operations / (peak x share): the peak of a
-GPU and the share of it that a training reaches are assumptions, and nothing here was run on a GPU. Fitting and reading
+GPU and the share of it that a training reaches are assumptions, and nothing here was run on a GPU. Fitting and method
 ELI are left out: they work on latents.
 """
 
@@ -18,9 +18,10 @@ from functools import partial
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from elign.lab.experiments.run_config import RunConfig, compose
+from elign.lab.config.schema import RunConfig, compose
 from elign.lab.learners import Learner, make_learner
 from elign.lab.models import make_backbone
+from elign.lab.runs.experiment import protocol_of
 
 TRAIN, TEST, CLASSES = 1_281_167, 50_000, 1000
 BATCH = 2  # images that are counted with
@@ -64,7 +65,7 @@ def run_cost(config: RunConfig, counts: Counts) -> tuple[float, float]:
     """Images that go through a training step in a whole run, and all its operations, extraction of latents included."""
     images = operations = 0.0
     each = TRAIN / CLASSES
-    for number, task in enumerate(config.protocol.protocol(CLASSES).tasks):
+    for number, task in enumerate(protocol_of(config, CLASSES).tasks):
         new = each * len(task)
         kept = (config.memory.budget or (config.memory.per_class or 0) * task.start) if number else 0
         seen = (new + kept) * (config.train.epochs if number else config.train.first_epochs)

@@ -23,12 +23,10 @@ from timing import medians
 from torch import Tensor
 from torch.nn import functional as F
 
-from elign.lab.data.find_folders import find_folders
-from elign.lab.data.folder_split import FolderSplit
-from elign.lab.data.image_folders import ImageList
-from elign.lab.data.memory_split import MemorySplit
-from elign.lab.data.pixels import Normalise
-from elign.lab.models.cifar_resnet import CifarResNet
+from elign.lab.data.base import MemorySplit, Normalise
+from elign.lab.data.folders import ImageList, OwnFolder
+from elign.lab.data.pictures import FolderSplit
+from elign.lab.models.backbones import CifarResNet
 
 IMAGES, SIDE, CLASSES, PADDING = 50_000, 32, 100, 4
 MEAN, STD = (0.5071, 0.4866, 0.4409), (0.2009, 0.1984, 0.2023)
@@ -103,12 +101,12 @@ def write_pictures(folder: Path, count: int) -> ImageList:
         path = folder / ("train" if number < count else "test") / "class" / f"{number}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
         coarse.resize((500, 375), Image.Resampling.BICUBIC).save(path, quality=90)
-    return find_folders("folder", path=folder).train
+    return OwnFolder("folder").files(folder, folder).train
 
 
 def read_batch(files: ImageList, rows: Tensor, size: int) -> Tensor:
     """One augmented batch of pictures from files."""
-    images, _ = next(FolderSplit(files, image_size=size).batches(rows, size=len(rows), augment=1))
+    images, _ = next(FolderSplit(files.path, files.labels, image_size=size).batches(rows, size=len(rows), augment=1))
     return images
 
 

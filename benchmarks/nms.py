@@ -17,7 +17,7 @@ import torch
 from timing import medians
 from torch import Tensor
 
-from elign.lab.detection import compat, ops
+from elign.lab.detection import operators
 
 BOXES = (300, 1000, 2000)
 MAPS = ("64x16x16", "256x25x38")
@@ -51,9 +51,9 @@ def compare_nms(count: int, rounds: int) -> dict[str, float]:
     boxes, scores = random_boxes(count, 600, 800), torch.rand(count)
     forms: dict[str, Callable[[], Tensor]] = {
         "plain": lambda: plain_nms(boxes, scores, THRESHOLD),
-        "eli": lambda: ops.nms(boxes, scores, THRESHOLD),
+        "eli": lambda: operators.nms(boxes, scores, THRESHOLD),
     }
-    if compat.has_compiled_ops():
+    if operators.has_compiled_ops():
         forms["compiled"] = lambda: torch.ops.torchvision.nms(boxes, scores, THRESHOLD)
     expected = forms["plain"]()
     if not all(torch.equal(form(), expected) for form in forms.values()):
@@ -79,9 +79,9 @@ def compare_roi_align(channels: int, height: int, width: int, rounds: int) -> di
 
     forms = {
         "plain": both(python_form),
-        "eli": both(lambda x, rois, scale, rows, columns, *rest: ops.roi_align(x, rois, (rows, columns), scale, *rest)),
+        "eli": both(operators.roi_align),
     }
-    if compat.has_compiled_ops():
+    if operators.has_compiled_ops():
         forms["compiled"] = both(torch.ops.torchvision.roi_align)
     expected = forms["plain"]()
     for form in forms.values():

@@ -3,7 +3,7 @@
     python benchmarks/train.py [--model NAME] [--batch N] [--rounds N] [--threads N]
 
 Prints a table with one row for each way: images per second, and how many times as fast as the plain one. bfloat16 is
-left out where the processor only emulates it (ten times slower), and the last row is the choice of `elign run`.
+left out where the processor only emulates it (ten times slower), and the last row is that of `train.fast=true`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import torch
 from timing import medians
 from torch.nn import functional as F
 
-from elign.lab.experiments.speed import Speed, bf16_is_native, choose_speed
 from elign.lab.models import make_backbone
+from elign.lab.training.device import Precision, bf16_is_native, choose_precision
 
 SHAPE, CLASSES = (3, 32, 32), 100
 
@@ -31,10 +31,10 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
-    ways = [Speed(p, last) for p in (("32", "bf16") if bf16_is_native() else ("32",)) for last in (False, True)]
+    ways = [Precision(p, last) for p in (("32", "bf16") if bf16_is_native() else ("32",)) for last in (False, True)]
     seconds = medians({_name(way): training_step(args.model, args.batch, way) for way in ways}, rounds=args.rounds)
-    chosen = choose_speed(lambda: make_backbone(args.model, image_shape=SHAPE), SHAPE, batch_size=args.batch)
-    seconds[f"chosen by itself: {_name(chosen)}"] = seconds[_name(chosen)]
+    chosen = choose_precision(fast=True, accelerator="cpu")
+    seconds[f"train.fast=true: {_name(chosen)}"] = seconds[_name(chosen)]
     plain = seconds[_name(ways[0])]
     print(f"| {args.model}, batch {args.batch}, {args.threads} thread(s) | images per second | times as fast |")
     print("|---|---:|---:|")
@@ -42,11 +42,11 @@ def main() -> None:
         print(f"| {name} | {args.batch / value:.0f} | {plain / value:.2f}x |")
 
 
-def _name(way: Speed) -> str:
-    return f"{'float32' if way.precision == '32' else 'bfloat16'}, channels {'last' if way.channels_last else 'first'}"
+def _name(way: Precision) -> str:
+    return f"{'float32' if way.name == '32' else 'bfloat16'}, channels {'last' if way.channels_last else 'first'}"
 
 
-def training_step(model: str, batch: int, way: Speed) -> Callable[[], None]:
+def training_step(model: str, batch: int, way: Precision) -> Callable[[], None]:
     """One step of SGD on a fixed batch."""
     net = torch.nn.Sequential(make_backbone(model, image_shape=SHAPE), torch.nn.Linear(64, CLASSES))
     x, y = torch.randn(batch, *SHAPE), torch.randint(CLASSES, (batch,))
@@ -56,7 +56,7 @@ def training_step(model: str, batch: int, way: Speed) -> Callable[[], None]:
 
     def step() -> None:
         optimizer.zero_grad()
-        with torch.autocast("cpu", torch.bfloat16, enabled=way.precision == "bf16"):
+        with torch.autocast("cpu", torch.bfloat16, enabled=way.name == "bf16"):
             logits = net(x)
         F.cross_entropy(logits.float(), y).backward()
         optimizer.step()

@@ -12,7 +12,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch.utils.data import TensorDataset
 
-from elign.lab.detection.compat import prepare
+from elign.lab.detection.operators import prepare
 
 warnings.filterwarnings("ignore")
 # Only needed where torchvision, which Avalanche imports, was built for CUDA and torch was not.

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from elign.lab.detection.compat import prepare
+from elign.lab.detection.operators import prepare
 
 # Only needed where torchvision, which Lightning imports if it is there, was built for CUDA and torch was not.
 prepare()

@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy, interpolate
 from torch.utils.data import DataLoader, TensorDataset
 
 import elign
-from elign.lab.detection.compat import prepare
+from elign.lab.detection.operators import prepare
 
 warnings.filterwarnings("ignore")
 # Only needed where torchvision, which timm imports, was built for CUDA and torch was not.

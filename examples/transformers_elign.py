@@ -15,7 +15,7 @@ from sklearn.model_selection import train_test_split
 from torch.nn.functional import interpolate
 from torch.utils.data import Dataset
 
-from elign.lab.detection.compat import prepare
+from elign.lab.detection.operators import prepare
 
 warnings.filterwarnings("ignore")
 # Only needed where torchvision, which transformers imports if it is there, was built for CUDA and torch was not.

@@ -23,10 +23,10 @@ from pathlib import Path
 import safetensors.torch
 
 from elign import ElignError
-from elign.lab.cli import main
-from elign.lab.evaluation.results import read_results
-from elign.lab.experiments.run_folder import RunFolder
-from elign.lab.tensor_file import read_tensors
+from elign.lab.cli.main import main
+from elign.lab.runs.results import read_results
+from elign.lab.runs.run_dir import RunDir
+from elign.lab.storage import read_tensors
 from elign.utils.fitted import FittedModule
 
 QUICK = {
@@ -113,17 +113,16 @@ class Runs:
 
 def _import_all(kind: str) -> None:
     """Import what a run imports when it needs it, so that a forked process has it."""
-    import hydra
     import lightning_fabric
     import sklearn.datasets
     import torch
 
-    from elign.lab.experiments import session
-    from elign.lab.experiments.kinds import kind_named
+    from elign.lab.runs import launch as session
+    from elign.lab.runs.experiment import BENCHMARKS
 
-    kind_named(kind).compose([])
+    BENCHMARKS[kind].compose([])
     torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])  # the first optimiser of a process takes seconds
-    del hydra, lightning_fabric, sklearn, session
+    del lightning_fabric, sklearn, session
 
 
 def _become(words: list[str], log: Path, largest_file: int | None) -> int:
@@ -176,7 +175,7 @@ def unreadable(folder: Path) -> list[tuple[Path, str]]:
             elif file.name == "results.jsonl":
                 read_results(file)
             elif file.name == "run.json":
-                RunFolder(folder).facts()
+                RunDir(folder).metadata()
         except ElignError as error:
             found.append((file, str(error)))
     return found
@@ -229,7 +228,7 @@ def settle(runs: Runs, folder: Path, original: Path, *, tries: int = 6) -> tuple
 def _follow(folder: Path, line: str) -> Path:
     """Do what an error says."""
     named = next((file for file in files_of(folder) if str(file) in line), None)
-    if "start it anew in another folder" in line and named is not None:
+    if "start it again in another folder" in line and named is not None:
         return folder.with_name(f"{folder.name}-anew")
     if "Remove this file" in line and named is not None:
         named.unlink()

@@ -102,13 +102,12 @@ def map_of_few():
 
     @contextmanager
     def few():
-        from elign.lab.report import embedding, run_latents
+        from elign.lab.report import latent_space
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(embedding, "ITERATIONS", 300)
-            for module in (embedding, run_latents):
-                patch.setattr(module, "OLD_IMAGES", 40)
-                patch.setattr(module, "NEW_IMAGES", 40)
+            patch.setattr(latent_space, "ITERATIONS", 300)
+            patch.setattr(latent_space, "OLD_IMAGES", 40)
+            patch.setattr(latent_space, "NEW_IMAGES", 40)
             yield
 
     return few

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from elign import ElignError
-from elign.lab.data.errors import DataError
+from elign.lab.data.base import DataError
 
 NAMED = (ElignError, DataError)
 """What a reader may raise."""

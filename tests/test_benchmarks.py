@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from rich.console import Console
+from tests.lab.starting import start
 
-from elign.lab.experiments.kinds import DETECTION
-from elign.lab.experiments.session import begin
+from elign.lab.runs.experiment import DETECTION
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 
@@ -62,13 +61,13 @@ def detectors(tmp_path_factory, quick_detection):
     typed = [text for text in quick_detection if text.partition("=")[0] not in longer]
     typed += [f"{key}={value}" for key, value in longer.items()]
     out = tmp_path_factory.mktemp("detectors") / "run"
-    return begin([*typed, "learner=iod", "evaluation.overlap=0.01", f"out={out}"], Console(quiet=True), kind=DETECTION)
+    return start([*typed, "learner=iod", "evaluation.overlap=0.01", f"out={out}"], benchmark=DETECTION)
 
 
 def test_trials_of_region_pairs_agree_with_the_run(run, detectors):
     out = run("trials/region_pairs.py", str(detectors.path))
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in out.splitlines() if line.startswith("|")][2:]
-    (base,) = [row for row in detectors.gather().rows if (row.task, row.reading) == (2, "base")]
+    (base,) = [row for row in detectors.gather().rows if (row.task, row.method) == (2, "base")]
     assert base.accuracy > 0
     expected = [100 * value for value in (base.old, base.new, base.accuracy)]
     assert [float(cell) for cell in cells[0][2:5]] == pytest.approx(expected, abs=0.051)

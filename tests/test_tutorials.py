@@ -12,13 +12,11 @@ import re
 from contextlib import redirect_stdout
 from importlib.util import find_spec
 from pathlib import Path
-from unittest.mock import patch
 
 import pytest
 import torch
-from hydra.core.config_store import ConfigStore
 
-from elign.lab.learners import LEARNERS, REGISTERED
+from elign.lab.learners import LEARNERS
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = {path.stem: path for path in (*sorted((DOCS / "tutorials").glob("*.md")), DOCS / "repair.md")}
@@ -35,14 +33,13 @@ def follow(name, folder, monkeypatch):
         pytest.skip(f"{name}.md needs {needed}")
     monkeypatch.chdir(folder)
     names, printed = {"__name__": name}, ""
-    own = ConfigStore.instance().repo
-    with torch.random.fork_rng(), patch.dict(LEARNERS), patch.dict(REGISTERED), patch.dict(own):
+    with torch.random.fork_rng(), LEARNERS.temporary():
         for kind, content in BLOCK.findall(PAGES[name].read_text(encoding="utf-8")):
             if kind == "text":
                 check(printed, content)
                 continue
             with redirect_stdout(io.StringIO()) as output:
-                exec(compile(content, f"{name}.md", "exec"), names)
+                exec(compile(content, f"{name}.md", "exec", dont_inherit=True), names)
             printed = output.getvalue()
     return names
 
@@ -79,15 +76,15 @@ def test_repair(tmp_path, monkeypatch):
 
 def test_your_own_learner(tmp_path, monkeypatch):
     names = follow("your-own-learner", tmp_path, monkeypatch)
-    assert len(names["readings"]) == 6
+    assert len(names["methods"]) == 6
     for learner in ("near-latents", "finetune"):
-        assert names["readings"][learner, "oracle-mask"].old > names["readings"][learner, "base"].old + 0.3
+        assert names["methods"][learner, "oracle-mask"].old > names["methods"][learner, "base"].old + 0.3
     assert names["NearLatents"].__name__ not in {cls.__name__ for cls in LEARNERS.values()}
 
 
 def test_your_own_dataset(tmp_path, monkeypatch):
     names = follow("your-own-dataset", tmp_path, monkeypatch)
-    assert all(0 <= names["readings"][name].old <= 1 for name in ("base", "eli/all", "eli/oracle", "oracle-mask"))
+    assert all(0 <= names["methods"][name].old <= 1 for name in ("base", "eli/all", "eli/oracle", "oracle-mask"))
     assert (tmp_path / "out" / "mine" / "results.csv").exists()
 
 

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 import elign
 from elign.classifiers.bias import best_offset
-from elign.lab.evaluation.blending import Labelled, blend_exemplars
+from elign.lab.evaluation.methods.blend import Labelled, vote_with_exemplars
 from elign.utils.files import write_text_atomic
 from elign.utils.tensors import balanced_accuracy
 
@@ -162,7 +162,7 @@ def with_exemplars(panel: Panel, count: int, draw: int) -> Iterator[tuple[str, C
 
     def blend() -> Score:
         return _with_head(
-            blend_exemplars(panel.energy(), head, Labelled(z, labels), task_boundaries=panel.old_classes), head
+            vote_with_exemplars(panel.energy(), head, Labelled(z, labels), task_boundaries=panel.old_classes), head
         )
 
     def repair(**known: Any) -> Score:

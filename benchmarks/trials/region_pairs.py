@@ -3,7 +3,7 @@
     python benchmarks/trials/region_pairs.py RUN [RUN ...] [--pairs objects|others|old|kept ...]
 
 Prints a table for each run: mean average precision (in %) of old, new and all classes after the last task, and the
-share of regions on old test objects that the head takes for background. Readings marked † use test annotations. Pairs
+share of regions on old test objects that the head takes for background. Methods marked † use test annotations. Pairs
 of old objects on the new task's images need annotations that no learner has: they tell whether the pairs are to blame.
 """
 
@@ -20,24 +20,24 @@ from torch import Tensor
 
 from elign.aligners.base import Aligner
 from elign.lab.data.memory import Memory
-from elign.lab.detection.evaluation.matching import old_regions
-from elign.lab.detection.evaluation.pairs import region_pairs
-from elign.lab.detection.evaluation.reading_images import Collected, read_images, read_regions
-from elign.lab.detection.evaluation.readings import RegionReading, RegionReadings
-from elign.lab.detection.evaluation.scoring import score_readings
-from elign.lab.detection.experiments.bench import DetectionBench
-from elign.lab.detection.experiments.reading import all_test_images, image_batches
+from elign.lab.detection.detection_experiment import DetectionExperiment, all_test_images, image_batches
+from elign.lab.detection.evaluation.average_precision import Collected, score_methods
+from elign.lab.detection.evaluation.region_methods import (
+    RegionMethods,
+    old_regions,
+    outputs_on,
+    predict_images,
+    region_pairs,
+)
 from elign.lab.detection.learners import DetectionLearner
-from elign.lab.detection.models.detector import Detector
-from elign.lab.detection.models.passes import Regions
-from elign.lab.evaluation.errors import EvaluationError
-from elign.lab.experiments.kinds import kind_of
-from elign.lab.experiments.reading import aligner_settings
-from elign.lab.experiments.run_folder import RunFolder
-from elign.lab.experiments.speed import Speed
+from elign.lab.detection.models.detector import Detector, Regions
+from elign.lab.evaluation.inputs import EvaluationError
+from elign.lab.runs.experiment import aligner_settings
+from elign.lab.runs.launch import open_run
+from elign.lab.runs.run_dir import RunDir
 
-READINGS = ("base", "eli/oracle", "eli/by-prediction", "eli/old-classes", "mean-shift/oracle", "ridge/oracle")
-READINGS += ("ridge/old-classes",)
+METHODS = ("base", "eli/oracle", "eli/by-prediction", "eli/old-classes", "mean-shift/oracle", "ridge/oracle")
+METHODS += ("ridge/old-classes",)
 PREVIOUS = "previous latents of old regions"
 """Exchanged for the current ones, under the current head."""
 
@@ -56,8 +56,8 @@ def main() -> None:
     parser.add_argument("--pairs", nargs="+", choices=PAIRS, default=[*PAIRS], help="kinds of pairs (default: all)")
     args = parser.parse_args()
     for run in args.runs:
-        trial = Trial(RunFolder(run))
-        print(f"\n{run.name}\n\n| pairs | reading | old | new | all | old regions taken for background |")
+        trial = Trial(RunDir(run))
+        print(f"\n{run.name}\n\n| pairs | method | old | new | all | old regions taken for background |")
         print("|---|---|---:|---:|---:|---:|", flush=True)
         for line in trial.unmoved():
             print(f"| none | {line} |", flush=True)
@@ -70,27 +70,26 @@ def main() -> None:
 class Trial:
     """The last task of a run: both detectors, and the images."""
 
-    def __init__(self, folder: RunFolder) -> None:
-        facts = folder.facts()
-        kind = kind_of(facts)
-        self.bench: DetectionBench
-        self.bench, _ = kind.open_bench(kind.from_dict(facts["config"]), Speed(**facts["speed"]))
+    def __init__(self, folder: RunDir) -> None:
+        experiment = open_run(folder.metadata())
+        assert isinstance(experiment, DetectionExperiment)
+        self.experiment = experiment
         self.number = folder.tasks() - 1
-        self.new = self.bench.protocol.tasks[self.number]
-        self.known = self.new.start
-        self.learner: DetectionLearner = self.bench.learner()
-        self.memory: Memory = self.bench.memory()
+        self.new = self.experiment.protocol.tasks[self.number]
+        self.old_classes = self.new.start
+        self.learner: DetectionLearner = self.experiment.learner()
+        self.memory: Memory = self.experiment.memory()
         for number in range(folder.tasks()):
-            self.bench.grow(self.learner, number)
+            self.experiment.grow(self.learner, number)
             state, ranked, _ = folder.load_model(number)
             self.learner.load_state(state)
             self.memory.restore(ranked)
         self.learner.eval()
-        self.objects = [each.of(range(self.new.stop)) for each in self.bench.data.test.objects]
+        self.objects = [each.of(range(self.new.stop)) for each in self.experiment.data.test.objects]
 
     def pairs(self, kind: str) -> tuple[Tensor, Tensor] | None:
         """Pairs of one kind; None if there are none."""
-        mine, old = self.bench.rows(self.new), range(self.known)
+        mine, old = self.experiment.rows(self.new), range(self.old_classes)
         with suppress(EvaluationError):
             return self._of_kind(kind, mine, old)
         return None
@@ -101,28 +100,27 @@ class Trial:
         if kind != "kept":
             return self._pairs(mine, self.new, regions=kind)
         each = self.memory.per_class_count(self.new.stop)
-        kept = [ranks[:each] for label, ranks in self.memory.ranked.items() if label < self.known]
+        kept = [ranks[:each] for label, ranks in self.memory.ranked.items() if label < self.old_classes]
         return self._pairs(torch.cat(kept).unique(), old) if each and kept else None
 
     def unmoved(self) -> Iterator[str]:
         """What the detector reaches, and what it reaches with the previous one's latents of regions on old objects."""
         found = {"base": Collected(label_free=True), PREVIOUS: Collected(label_free=False)}
         for images, regions, old in self._looks():
-            before = read_regions(self.teacher, images, regions).latents
+            before = outputs_on(self.teacher, images, regions).latents
             latents = {"base": regions.latents, PREVIOUS: torch.where(old.unsqueeze(1), before, regions.latents)}
             for name, z in latents.items():
-                reading = RegionReading(self.learner.model.detections(z, regions), found[name].label_free)
-                found[name].add(reading, old=None)
+                found[name].add(self.learner.model.detections(z, regions), None, old=None)
         yield from self._lines(found, {"base": None, PREVIOUS: None})
 
     def moved(self, pairs: tuple[Tensor, Tensor]) -> Iterator[str]:
         """What aligners of these pairs reach."""
         # The seed is not the run's: what differs from its own table by chance shows how much chance there is.
-        settings = aligner_settings(self.bench.config.aligner)
-        readings = RegionReadings.fit(*pairs, known=self.known, settings=settings, seed=0, names=READINGS)
-        found = read_images(self.learner.model, all_test_images(self.bench), readings, objects=self.objects)
+        settings = aligner_settings(self.experiment.config.aligner)
+        methods = RegionMethods.fit(*pairs, old_classes=self.old_classes, settings=settings, seed=0, names=METHODS)
+        found = predict_images(self.learner.model, all_test_images(self.experiment), methods, objects=self.objects)
         found.pop("base")
-        aligners = {f"{name}/oracle": aligner for name, aligner in readings.aligners.items()}
+        aligners = {f"{name}/oracle": aligner for name, aligner in methods.aligners.items()}
         yield from self._lines(found, {name: aligners[name] for name in found if name in aligners})
 
     @property
@@ -133,16 +131,14 @@ class Trial:
         return self.learner.teacher.eval()
 
     def _lines(self, found: Mapping[str, Collected], aligners: Mapping[str, Aligner | None]) -> Iterator[str]:
-        sizes, counted = self.bench.protocol.sizes[: self.number + 1], self.bench.config.evaluation
-        rows, _ = score_readings(
-            found, self.objects, task_sizes=sizes, threshold=counted.overlap, method=counted.method
-        )
+        sizes, counted = self.experiment.protocol.sizes[: self.number + 1], self.experiment.config.evaluation
+        rows, _ = score_methods(found, self.objects, task_sizes=sizes, threshold=counted.overlap, method=counted.method)
         lost = self._background(aligners)
         for row in rows:
             values = (row.old or 0.0, row.new or 0.0, row.accuracy)
-            share = f"{100 * lost[row.reading]:.0f}" if row.reading in lost else "–"
+            share = f"{100 * lost[row.method]:.0f}" if row.method in lost else "–"
             told = "" if row.label_free else " †"
-            yield f"{row.reading}{told} | {' | '.join(f'{100 * value:.1f}' for value in values)} | {share}"
+            yield f"{row.method}{told} | {' | '.join(f'{100 * value:.1f}' for value in values)} | {share}"
 
     @torch.no_grad()
     def _background(self, aligners: Mapping[str, Aligner | None]) -> dict[str, float]:
@@ -153,7 +149,7 @@ class Trial:
             for name, aligner in aligners.items():
                 z = latents if aligner is None else aligner.align(latents)
                 if name == PREVIOUS:
-                    z = read_regions(self.teacher, images, regions).latents[old]
+                    z = outputs_on(self.teacher, images, regions).latents[old]
                 counts[name] += int((model.roi_heads.box_predictor(z)[0].argmax(dim=1) == 0).sum())
             total += len(latents)
         return {name: count / max(total, 1) for name, count in counts.items()}
@@ -162,18 +158,18 @@ class Trial:
     def _looks(self) -> Iterator[tuple[list[Tensor], Regions, Tensor]]:
         """Test images, the detector's regions of them, and which of these lie on old objects."""
         done = 0
-        for images in all_test_images(self.bench):
+        for images in all_test_images(self.experiment):
             regions = self.learner.model.regions(images)
             here = self.objects[done : done + len(images)]
-            yield images, regions, old_regions(regions.boxes, here, known=self.known)
+            yield images, regions, old_regions(regions.boxes, here, old_classes=self.old_classes)
             done += len(images)
 
     def _pairs(self, rows: Tensor, classes: range, *, regions: Any = "objects") -> tuple[Tensor, Tensor]:
-        asked = self.bench.config.aligner
+        asked = self.experiment.config.aligner
         return region_pairs(
             self.teacher,
             self.learner.model,
-            image_batches(self.bench, self.bench.data.train, rows, classes),
+            image_batches(self.experiment, self.experiment.data.train, rows, classes),
             regions=regions,
             shared_backbone=asked.shared_backbone,
             per_image=asked.per_image,

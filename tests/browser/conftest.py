@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from elign.lab.cli import main
-from elign.lab.report.run_html import write_run_report
-from elign.lab.report.runs import find_runs, read_runs
+from elign.lab.cli.main import main
+from elign.lab.report.run_groups import find_runs, read_runs
+from elign.lab.report.run_report import write_run_report
 
 FLAGS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync")
 FLAGS += ("--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage")

@@ -100,8 +100,9 @@ def test_tables_sort(walk_page, how):
     table = find(page, "table.sortable")
     printed = page.run(TITLES, table)
     heads = table.find_elements("css selector", "thead button")
-    # The first column of numbers that are not all alike.
-    column = next(n for n in range(1, len(heads)) if len(set(page.run(COLUMN, table, n))) == len(printed) > 1)
+    # The first column of numbers that are not all alike; texts and missing numbers are None.
+    columns = {number: page.run(COLUMN, table, number) for number in range(1, len(heads))}
+    column = next(number for number, each in columns.items() if None not in each and len(set(each)) > 1)
 
     def choose():
         page.run("arguments[0].scrollIntoView({block: 'center', inline: 'center'})", heads[column])

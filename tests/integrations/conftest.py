@@ -86,7 +86,7 @@ def _require(library: str, package: str) -> ModuleType:
         pytest.skip(reason)
     if importlib.util.find_spec("torchvision") is not None:
         # They import it, and a build for CUDA does not import beside a CPU build of torch.
-        from elign.lab.detection.compat import prepare
+        from elign.lab.detection.operators import prepare
 
         prepare()
     return importlib.import_module(library)

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from elign.lab.cli import main
+from elign.lab.cli.main import main
 
 # What a run imports when it needs it.
 IMPORTS = [
-    "elign.lab.cli",
-    "elign.lab.experiments.session",
-    "elign.lab.experiments.classification",
-    "hydra",
+    "elign.lab.cli.main",
+    "elign.lab.runs.launch",
+    "elign.lab.runs.experiment",
+    "elign.lab.learners",
     "torch._dynamo",
 ]
-IMPORTS += ["lightning_fabric", "sklearn.datasets", "sklearn.model_selection", "elign.lab.experiments.toy_run"]
+IMPORTS += ["lightning_fabric", "sklearn.datasets", "sklearn.model_selection", "elign.lab.paper.two_tasks"]
 
 
 @pytest.fixture(scope="session")

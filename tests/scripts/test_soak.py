@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.lab.starting import METADATA
 
-from elign.lab.evaluation.results import write_results
-from elign.lab.evaluation.scoring import Row
-from elign.lab.experiments.run_folder import RunFolder
-from elign.lab.tensor_file import write_tensors
+from elign.lab.evaluation.metrics import Row
+from elign.lab.runs.results import write_results
+from elign.lab.runs.run_dir import RunDir
+from elign.lab.storage import write_tensors
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork processes")
@@ -34,12 +35,12 @@ def soaking():
 
 @pytest.fixture
 def run(tmp_path):
-    folder = RunFolder(tmp_path / "run")
-    folder.write_facts({"seed": 1})
+    folder = RunDir(tmp_path / "run")
+    folder.write_metadata(METADATA)
     folder.save_model(0, {"w": torch.arange(4.0)}, {}, {"seconds": 1.0})
     row = Row(1, "base", "fc", True, 0.5, None, None, None, None, 0.0, (0.5,))
     write_results(folder.task(0), [row], {}, tasks=[{"task": 1}])
-    folder.collect()
+    folder.write_results([folder.results(0)])
     (folder.path / ".lock").touch()
     return folder.path
 
@@ -52,7 +53,7 @@ def twin(run, tmp_path):
 
 
 def test_runs_that_differ_in_durations_only_are_the_same(soaking, run, twin):
-    RunFolder(twin).save_model(0, {"w": torch.arange(4.0)}, {}, {"seconds": 9.0})
+    RunDir(twin).save_model(0, {"w": torch.arange(4.0)}, {}, {"seconds": 9.0})
     assert soaking.differences(run, twin) == []
     assert soaking.unreadable(run) == []
 
@@ -98,7 +99,7 @@ def test_advice_is_followed_only_where_it_names_a_file(soaking, run):
         soaking._follow(run, f"elign: {file} is damaged")
     assert soaking._follow(run, f"elign: {file} is damaged. Remove this file: ...") == run
     assert not file.exists()
-    assert soaking._follow(run, f"elign: {run / 'run.json'} is damaged; start it anew in another folder") != run
+    assert soaking._follow(run, f"elign: {run / 'run.json'} is damaged; start it again in another folder") != run
 
 
 def test_one_fault_of_each_kind_loses_nothing(tmp_path):

@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader
 from elign.aligners.base import Aligner
 from elign.attachments.attachment import Attachment
 from elign.gates.base import Gate, Head
-from elign.integrations.errors import MissingLibraryError
 from elign.integrations.task_repair import Repairing, TaskRepair
+from elign.utils.errors import MissingLibraryError
 from elign.utils.extraction import find_module
 
 try:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from elign.integrations.errors import MissingLibraryError
 from elign.integrations.task_repair import Repairing, TaskRepair
+from elign.utils.errors import MissingLibraryError
 
 try:
     from lightning.pytorch import Callback

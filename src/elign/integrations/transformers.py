@@ -9,9 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from elign.integrations.errors import MissingLibraryError
 from elign.integrations.task_repair import Repairing, TaskRepair, load_repaired
-from elign.utils.errors import OptionError
+from elign.utils.errors import MissingLibraryError, OptionError
 
 try:
     from transformers import TrainerCallback

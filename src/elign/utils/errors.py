@@ -25,3 +25,7 @@ class AttachError(ElignError, RuntimeError):
 
 class FileFormatError(ElignError, ValueError):
     """A file that is damaged, was not written by this package, or is from a newer version of it."""
+
+
+class MissingLibraryError(ElignError, ImportError):
+    """An adapter was imported, but its framework is not installed; the message says what to install."""

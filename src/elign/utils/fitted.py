@@ -7,6 +7,7 @@ tensors are the module's `state_dict`. A file is data from outside: sizes, types
 from __future__ import annotations
 
 import hashlib
+import importlib
 import inspect
 import json
 import os
@@ -110,6 +111,9 @@ def registered(name: str) -> type[FittedModule] | None:
         >>> elign.registered("Ridge") is elign.Ridge, elign.registered("Nothing")
         (True, None)
     """
+    if name not in _registry:
+        # Classes register when their modules are imported, which `import elign` puts off.
+        vars(importlib.import_module("elign"))["_import_all"]()
     return _registry.get(name)
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elign.lab.data.memory import Memory, herding_order, random_order
-from elign.lab.data.protocol import make_protocol
+from elign.lab.data.scenario import make_protocol
 
 # Lengths differ, directions are (1, 0), (0, 1), (0.6, 0.8), (-0.6, 0.8), so the mean direction is (0.25, 0.65).
 # try 1: w = (0.25, 0.65),  scores 0.25, 0.65, 0.67, 0.37: sample 2

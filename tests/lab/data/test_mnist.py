@@ -1,29 +1,48 @@
-import dataclasses
+"""MNIST's idx files: found, read, damaged, and downloaded by torchvision."""
+
 import gzip
-import os
+import hashlib
+import struct
+import threading
+import zlib
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import ClassVar
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.fuzzing import answer, bounded, damaged, fuzz
 
-from elign.lab.data.errors import DamagedFileError, DatasetNotFoundError, FetchError
-from elign.lab.data.mnist import FASHION_MNIST, MNIST, load_idx_dataset
+from elign.lab.data.base import DamagedFileError, DatasetNotFoundError
+from elign.lab.data.mnist import FashionMnist, Mnist, read_idx
+from elign.lab.environment import import_torchvision
+
+SHAPE = (5, 4, 4)
 
 
-class Shelf:
-    """A source that has the files, notes what it was asked for, and may break off after some of them."""
+def encode(values) -> bytes:
+    values = np.asarray(values, np.uint8)
+    return struct.pack(f">4B{values.ndim}I", 0, 0, 8, values.ndim, *values.shape) + values.tobytes()
 
-    def __init__(self, contents, *, breaks_after=None, error=None):
-        self.contents, self.breaks_after, self.error = contents, breaks_after, error
-        self.asked = []
-        self.label = "shelf"
 
-    def fetch(self, wanted, folder):
-        for number, file in enumerate(wanted):
-            if number == self.breaks_after:
-                raise self.error
-            self.asked.append(file.name)
-            (folder / file.name).write_bytes(self.contents[file.name])
+IMAGES = encode(np.arange(80).reshape(SHAPE))
+WHOLE = (IMAGES, gzip.compress(IMAGES, mtime=0))
+
+
+class Tiny(Mnist):
+    """Six and three images of 4 x 4."""
+
+    rows: ClassVar = {"train": 6, "t10k": 3}
+    side = 4
+
+
+@pytest.fixture(scope="module")
+def contents() -> dict[str, bytes]:
+    rng = np.random.default_rng(0)
+    arrays = [rng.integers(0, 256, (6, 4, 4)), [0, 1, 2, 0, 1, 9], rng.integers(0, 256, (3, 4, 4)), [2, 1, 0]]
+    return {name: encode(values) for name, values in zip(Tiny("mnist").files, arrays, strict=True)}
 
 
 def put(folder, contents, ending=""):
@@ -32,115 +51,165 @@ def put(folder, contents, ending=""):
         (folder / f"{name}{ending}").write_bytes(gzip.compress(content) if ending else content)
 
 
-def with_sources(spec, *sources):
-    return dataclasses.replace(spec, sources=sources)
-
-
-@pytest.mark.parametrize("folder", ["tiny", "Tiny/raw"])
+@pytest.mark.parametrize("folder", ["mnist", "MNIST/raw"])
 @pytest.mark.parametrize("ending", ["", ".gz"])
-def test_files_on_disk_are_used_and_nothing_is_fetched(tmp_path, tiny_spec, tiny_contents, folder, ending):
-    put(tmp_path / folder, tiny_contents, ending)
-    shelf = Shelf(tiny_contents)
-    data = load_idx_dataset(with_sources(tiny_spec, shelf), data_dir=tmp_path)
-    assert shelf.asked == []
+def test_files_on_disk_are_read(tmp_path, contents, folder, ending):
+    put(tmp_path / folder, contents, ending)
+    source = Tiny("mnist")
+    assert source.find(tmp_path) == tmp_path / folder
+    data = source.load(tmp_path)
     assert data.train_images.shape == (6, 1, 4, 4)
+    assert data.train_images.numpy().tobytes() == contents["train-images-idx3-ubyte"][16:]
     assert data.train_labels.dtype == torch.int64
     assert data.test_labels.tolist() == [2, 1, 0]
-    assert data.train_images.numpy().tobytes() == tiny_contents["train-images"][16:]
 
 
-def test_the_variable_names_the_folder(tmp_path, monkeypatch, tiny_spec, tiny_contents):
-    put(tmp_path / "tiny", tiny_contents)
-    monkeypatch.setenv("ELIGN_DATA", str(tmp_path))
-    assert load_idx_dataset(tiny_spec).name == "tiny"
+def test_a_plain_file_is_preferred_to_a_compressed_one(tmp_path, contents):
+    put(tmp_path / "mnist", contents)
+    (tmp_path / "mnist" / "train-images-idx3-ubyte.gz").write_bytes(b"rubbish")
+    assert len(Tiny("mnist").load(tmp_path).train_images) == 6
 
 
-def test_a_plain_file_is_preferred_to_a_compressed_one(tmp_path, tiny_spec, tiny_contents):
-    put(tmp_path / "tiny", tiny_contents)
-    (tmp_path / "tiny" / "train-images.gz").write_bytes(b"rubbish")
-    assert len(load_idx_dataset(tiny_spec, data_dir=tmp_path).train_images) == 6
+def test_a_label_without_a_class_is_named(tmp_path, contents):
+    put(tmp_path / "mnist", contents | {"t10k-labels-idx1-ubyte": encode([0, 1, 10])})
+    with pytest.raises(DamagedFileError, match="label 10, above 9") as caught:
+        Tiny("mnist").load(tmp_path)
+    assert caught.value.path == tmp_path / "mnist" / "t10k-labels-idx1-ubyte"
 
 
-def test_a_users_own_variant_is_accepted(tmp_path, tiny_spec, tiny_contents, encode_idx):
-    put(tmp_path / "tiny", tiny_contents | {"train-labels": encode_idx(np.array([2, 2, 2, 1, 1, 0]))})
-    assert load_idx_dataset(tiny_spec, data_dir=tmp_path).train_labels.tolist() == [2, 2, 2, 1, 1, 0]
+def test_the_real_shapes():
+    for source in (Mnist("mnist"), FashionMnist("fashion-mnist")):
+        assert list(source.files.values()) == [(60000, 28, 28), (60000,), (10000, 28, 28), (10000,)]
+        assert len(source.class_names) == source.class_count == 10
+
+
+def read(folder, content: bytes, shape=SHAPE) -> torch.Tensor:
+    path = folder / "file"
+    path.write_bytes(content)
+    return read_idx(path, shape)
+
+
+@pytest.mark.parametrize("content", WHOLE, ids=["plain", "gzip"])
+def test_what_is_written_is_read(tmp_path, content):
+    assert torch.equal(read(tmp_path, content), torch.arange(80, dtype=torch.uint8).reshape(SHAPE))
 
 
 @pytest.mark.parametrize(
-    ("name", "values", "problem"),
+    ("content", "problem"),
     [
-        ("train-images", np.zeros((5, 4, 4)), r"\(5, 4, 4\) values, not \(6, 4, 4\)"),
-        ("train-images", np.zeros((6, 4, 5)), r"\(6, 4, 5\) values"),
-        ("test-images", np.zeros(3), r"\(3,\) values"),
-        ("test-labels", np.array([0, 1, 3]), "label 3, above 2"),
+        (b"", "does not start like"),
+        (b"GIF8" + IMAGES[4:], "does not start like"),
+        (encode(np.zeros((5, 4, 5))), "does not start like an idx file of 5 x 4 x 4"),
+        (encode(np.zeros((5, 16))), "does not start like"),
+        (IMAGES[:2] + b"\x0d" + IMAGES[3:], "does not start like"),
+        (IMAGES[:-1], "cut short"),
+        (IMAGES + b"!", "too long"),
     ],
 )
-def test_a_file_of_the_wrong_structure_is_named(tmp_path, tiny_spec, tiny_contents, encode_idx, name, values, problem):
-    put(tmp_path / "tiny", tiny_contents | {name: encode_idx(values)})
+@pytest.mark.parametrize("zipped", [False, True], ids=["plain", "gzip"])
+def test_each_kind_of_damage_is_named(tmp_path, content, problem, zipped):
     with pytest.raises(DamagedFileError, match=problem) as caught:
-        load_idx_dataset(tiny_spec, data_dir=tmp_path)
-    assert caught.value.path == tmp_path / "tiny" / name
+        read(tmp_path, gzip.compress(content) if zipped else content)
+    assert caught.value.path == tmp_path / "file"
 
 
-def test_sources_are_tried_in_order_until_one_delivers(tmp_path, tiny_spec, tiny_contents):
-    broken = Shelf(tiny_contents, breaks_after=0, error=FetchError("x", ["no answer"]))
-    good, unused = Shelf(tiny_contents), Shelf(tiny_contents)
-    data = load_idx_dataset(with_sources(tiny_spec, broken, good, unused), data_dir=tmp_path)
-    assert data.name == "tiny"
-    assert good.asked == list(tiny_contents)
-    assert unused.asked == []
+def test_gzip_must_be_whole(tmp_path):
+    zipped = bytearray(gzip.compress(IMAGES))
+    with pytest.raises(DamagedFileError, match="cannot be read"):
+        read(tmp_path, bytes(zipped[:-4]))
+    zipped[-8] ^= 1  # in gzip's checksum
+    with pytest.raises(DamagedFileError, match="CRC"):
+        read(tmp_path, bytes(zipped))
 
 
-@pytest.mark.parametrize("done", [0, 1, 2, 3])
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError("disk full"), FetchError("x", ["cut off"])])
-def test_an_interrupted_fetch_is_completed_by_the_next_call(tmp_path, tiny_spec, tiny_contents, done, error):
-    broken = Shelf(tiny_contents, breaks_after=done, error=error)
-    with pytest.raises((KeyboardInterrupt, DatasetNotFoundError)):
-        load_idx_dataset(with_sources(tiny_spec, broken), data_dir=tmp_path)
-    (tmp_path / "tiny" / ".train-labels.0123.part").write_bytes(b"left by a killed process")
-    good = Shelf(tiny_contents)
-    data = load_idx_dataset(with_sources(tiny_spec, good), data_dir=tmp_path)
-    assert len(data.test_images) == 3
-    assert good.asked == list(tiny_contents)[done:]
+def test_a_gzip_bomb_is_not_inflated(tmp_path):
+    squeeze = zlib.compressobj(wbits=31)
+    parts = [squeeze.compress(IMAGES), *(squeeze.compress(bytes(1 << 20)) for _ in range(2000)), squeeze.flush()]
+    with bounded(megabytes=16), pytest.raises(DamagedFileError, match="bytes"):
+        read(tmp_path, b"".join(parts))
 
 
-def test_a_variant_is_never_filled_up_with_public_files(tmp_path, tiny_spec, tiny_contents, encode_idx):
-    put(tmp_path / "tiny", {"train-labels": encode_idx(np.array([2, 2, 2, 1, 1, 0]))})
-    shelf = Shelf(tiny_contents)
-    with pytest.raises(DatasetNotFoundError, match="not the public file"):
-        load_idx_dataset(with_sources(tiny_spec, shelf), data_dir=tmp_path)
-    assert shelf.asked == []
+@pytest.mark.parametrize("target", ["/dev/zero", "loop"])
+def test_only_regular_files_are_read(tmp_path, target):
+    (tmp_path / "loop").symlink_to(target)
+    with bounded(), pytest.raises(DamagedFileError, match=r"not a regular file|cannot be read"):
+        read_idx(tmp_path / "loop", SHAPE)
 
 
-def test_a_missing_dataset_says_what_to_put_where_and_what_was_tried(tmp_path, tiny_spec, tiny_contents):
-    put(tmp_path / "tiny", {"train-images": tiny_contents["train-images"]})
-    broken = Shelf(tiny_contents, breaks_after=0, error=FetchError("x", ["no answer"]))
+@fuzz(150)
+@given(content=damaged(WHOLE), more=st.binary(max_size=3))
+def test_fuzz_damaged_files_give_the_shape_or_are_named(tmp_path, content, more):
+    path = tmp_path / "file"
+    path.write_bytes(content + more)
+    values = answer(lambda: read_idx(path, SHAPE), names=path)
+    assert values is None or values.shape == SHAPE
+
+
+@pytest.fixture
+def site(monkeypatch):
+    """A web server on this machine: pages by path."""
+    for variable in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(variable, raising=False)
+    pages: dict[str, bytes] = {}
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            page = pages.get(self.path)
+            self.send_response(404 if page is None else 200)
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(page or b"")
+
+        do_HEAD = do_GET  # noqa: N815  (the name that the server looks for)
+
+        def log_message(self, *arguments):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    torchvision = import_torchvision().datasets.MNIST
+    monkeypatch.setattr(torchvision, "mirrors", [f"http://127.0.0.1:{server.server_address[1]}/"])
+    yield pages
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def publish(pages, contents, monkeypatch):
+    packed = {f"{name}.gz": gzip.compress(content, mtime=0) for name, content in contents.items()}
+    digests = [(name, hashlib.md5(content).hexdigest()) for name, content in packed.items()]
+    monkeypatch.setattr(import_torchvision().datasets.MNIST, "resources", digests)
+    pages.update({f"/{name}": content for name, content in packed.items()})
+
+
+def test_what_is_not_on_disk_is_downloaded(tmp_path, site, contents, monkeypatch):
+    publish(site, contents, monkeypatch)
+    data = Tiny("mnist").load(tmp_path / "new")
+    assert data.test_labels.tolist() == [2, 1, 0]
+    site.clear()
+    assert Tiny("mnist").load(tmp_path / "new").train_labels.tolist() == data.train_labels.tolist()
+
+
+def test_a_download_must_have_the_published_md5(tmp_path, site, contents, monkeypatch):
+    publish(site, contents, monkeypatch)
+    site["/train-labels-idx1-ubyte.gz"] = gzip.compress(encode([1] * 6))
+    with pytest.raises(DatasetNotFoundError, match="train-labels-idx1-ubyte"):
+        Tiny("mnist").load(tmp_path)
+    assert Tiny("mnist").find(tmp_path) is None
+
+
+def test_a_missing_dataset_says_what_to_put_where_and_what_was_tried(tmp_path, site, contents):
+    put(tmp_path / "mnist", {"train-images-idx3-ubyte": contents["train-images-idx3-ubyte"]})
     with pytest.raises(DatasetNotFoundError) as caught:
-        load_idx_dataset(with_sources(tiny_spec, broken), data_dir=tmp_path)
-    assert caught.value.files == ("train-labels", "test-images", "test-labels")
-    for part in (str(tmp_path / "tiny"), "train-labels", "1 of 4", "shelf", "no answer"):
+        Tiny("mnist").load(tmp_path)
+    assert caught.value.folder == tmp_path / "mnist"
+    assert len(caught.value.files) == 4
+    for part in (str(tmp_path / "mnist"), "train-labels-idx1-ubyte.gz", "ELIGN_DATA", "404"):
         assert part in str(caught.value)
 
 
-def test_a_folder_that_cannot_be_made_is_found_out_before_anything_is_fetched(tmp_path, tiny_spec, tiny_contents):
-    (tmp_path / "tiny").write_bytes(b"a file in the way")
-    shelf = Shelf(tiny_contents)
-    with pytest.raises(DatasetNotFoundError, match="cannot be made"):
-        load_idx_dataset(with_sources(tiny_spec, shelf), data_dir=tmp_path)
-    assert shelf.asked == []
-
-
-def test_a_folder_that_cannot_be_written_to_is_found_out_likewise(tmp_path, monkeypatch, tiny_spec, tiny_contents):
-    monkeypatch.setattr(os, "access", lambda path, mode: False)
-    shelf = Shelf(tiny_contents)
-    with pytest.raises(DatasetNotFoundError, match="cannot be written"):
-        load_idx_dataset(with_sources(tiny_spec, shelf), data_dir=tmp_path)
-    assert shelf.asked == []
-
-
-@pytest.mark.parametrize("spec", [MNIST, FASHION_MNIST], ids=lambda spec: spec.name)
-def test_the_real_specifications_are_consistent(spec):
-    assert [file.size for file in spec.files] == [47040016, 60008, 7840016, 10008]
-    assert len({file.sha256 for file in MNIST.files + FASHION_MNIST.files}) == 8
-    assert all(len(file.sha256) == 64 for file in spec.files)
-    assert len(spec.classes) == 10
+def test_a_folder_that_cannot_be_made_is_named(tmp_path, contents):
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(DatasetNotFoundError, match="download: "):
+        Tiny("mnist").load(tmp_path / "file")

@@ -1,14 +1,30 @@
+"""Pictures in files: what is read, how it is cropped, and the splits that serve it."""
+
 import io
+import os
+import struct
 import warnings
+import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
 from PIL import Image
+from tests.fuzzing import answer, bounded, damaged, fuzz
 
-from elign.lab.data.errors import DamagedFileError
-from elign.lab.data.pictures import centre_crop, random_box, random_crop, read_picture, read_small
+from elign.lab.data.base import IMAGENET_MEAN, IMAGENET_STD, DamagedFileError
+from elign.lab.data.folders import ImageList, OwnFolder
+from elign.lab.data.pictures import (
+    MAX_PIXELS,
+    FolderSplit,
+    centre_crop,
+    random_box,
+    random_crop,
+    read_picture,
+    read_small,
+)
 
 RAMP = np.linspace(0, 255, 12 * 10).astype(np.uint8).reshape(10, 12)
 COLOURS = np.random.default_rng(0).integers(0, 256, (10, 12, 3), dtype=np.uint8)
@@ -82,7 +98,7 @@ def test_a_broken_picture_is_named(tmp_path, content):
         read_picture(path)
     assert caught.value.path == path
     assert "remove it" in str(caught.value)
-    assert "fetched" not in str(caught.value)
+    assert "downloaded" not in str(caught.value)
 
 
 def test_a_picture_that_is_gone_or_of_floating_point_numbers_is_named(tmp_path):
@@ -163,3 +179,139 @@ def test_small_pictures_are_read_into_memory(tmp_path):
     odd = saved(tmp_path / "odd.png", Image.fromarray(COLOURS))
     with pytest.raises(DamagedFileError, match=r"odd\.png is damaged: it has 12 x 10 pixels, not 8 x 8"):
         read_small([*paths, odd], side=8)
+
+
+@pytest.mark.parametrize("target", ["/dev/zero", "loop.png", "pipe.png"])
+def test_what_is_not_a_regular_file_is_named_and_not_read(tmp_path, target):
+    os.mkfifo(tmp_path / "pipe.png")
+    path = tmp_path / "loop.png"
+    path.symlink_to(target)
+    with bounded(), pytest.raises(DamagedFileError, match=r"not a regular file|cannot be read") as caught:
+        read_picture(path)
+    assert caught.value.path == path
+
+
+PIXELS = np.random.default_rng(0).integers(0, 256, (9, 7, 3)).astype(np.uint8)
+
+
+def encoded(form: str) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(PIXELS).save(buffer, format=form)
+    return buffer.getvalue()
+
+
+WHOLE = tuple(encoded(form) for form in ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM"))
+
+
+@pytest.mark.filterwarnings("ignore")  # Pillow warns of much that it can read all the same
+@fuzz(200)
+@given(content=damaged(WHOLE))
+def test_fuzz_damaged_pictures_give_pixels_or_are_named(tmp_path, content):
+    path = tmp_path / "picture.jpg"
+    path.write_bytes(content)
+    image = answer(lambda: read_picture(path), names=path, megabytes=700)
+    if image is not None:
+        with bounded():
+            assert centre_crop(image, 8).shape == (3, 8, 8)
+            assert random_crop(image, 8, np.random.default_rng(0)).shape == (3, 8, 8)
+
+
+def png(width: int, height: int) -> bytes:
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(b"\0")) + chunk(b"IEND", b"")
+
+
+def test_a_header_that_asks_for_gigabytes_is_refused_before_they_are_taken(tmp_path):
+    (tmp_path / "x.png").write_bytes(png(MAX_PIXELS // 64 + 1, 64))
+    with bounded(megabytes=48), pytest.raises(DamagedFileError, match="scale it down"):
+        read_picture(tmp_path / "x.png")
+
+
+@pytest.mark.parametrize("size", [(1, 60_000), (60_000, 1)])
+def test_a_long_line_is_cropped_in_little_memory(size):
+    with bounded(megabytes=100):
+        assert centre_crop(Image.new("RGB", size, (9, 8, 7)), 224)[:, 0, 0].tolist() == [9, 8, 7]
+
+
+def test_other_formats_are_refused_whatever_the_file_is_called(tmp_path):
+    # Pillow would ask Ghostscript to run this one.
+    (tmp_path / "x.jpg").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n")
+    with pytest.raises(DamagedFileError, match="cannot be read as a picture"):
+        read_picture(tmp_path / "x.jpg")
+
+
+COUNT = 11
+
+
+@pytest.fixture
+def images(tmp_path) -> ImageList:
+    """Eleven training pictures of two classes, of different sizes and kinds."""
+    rng = np.random.default_rng(0)
+    for number in range(COUNT):
+        height, width = int(rng.integers(20, 60)), int(rng.integers(20, 60))
+        image = Image.fromarray(rng.integers(0, 256, (height, width, 3), dtype=np.uint8))
+        for part in ("train", "test"):
+            path = tmp_path / part / "ab"[number % 2] / f"{number:02}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            image.convert(("RGB", "L", "RGBA")[number % 3]).save(path)
+    return OwnFolder("folder").files(tmp_path, tmp_path).train
+
+
+def split_of(images: ImageList, **options) -> FolderSplit:
+    return FolderSplit(images.path, images.labels, **options)
+
+
+def collect(split: FolderSplit, rows: torch.Tensor, *, size: int = 4, augment: int | None = None):
+    seen, labels = zip(*split.batches(rows, size=size, augment=augment), strict=True)
+    return torch.cat(seen), torch.cat(labels)
+
+
+def test_without_augmentation_it_is_the_middle_of_each_picture_normalised(images):
+    rows = torch.tensor([10, 0, 0, 5, 7])
+    seen, labels = collect(split_of(images, image_size=16), rows, size=2)
+    assert seen.dtype == torch.float32
+    assert seen.shape == (5, 3, 16, 16)
+    assert labels.tolist() == images.labels[rows].tolist() == [1, 0, 0, 0, 1]
+    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (IMAGENET_MEAN, IMAGENET_STD))
+    for image, row in zip(seen, rows.tolist(), strict=True):
+        expected = (centre_crop(read_picture(images.path(row)), 16) / 255 - mean) / std
+        assert torch.allclose(image, expected, atol=1e-5)
+
+
+def test_neither_workers_nor_batches_change_a_pass(images, untouched_random_state):
+    rows = torch.tensor([3, 3, *range(COUNT)])
+    one, _ = collect(split_of(images, image_size=16), rows, size=4, augment=5)
+    for workers, size in ((0, 13), (1, 4), (2, 3)):
+        other, labels = collect(split_of(images, image_size=16, workers=workers), rows, size=size, augment=5)
+        assert torch.equal(one, other)
+        assert labels.tolist() == images.labels[rows].tolist()
+    assert not torch.equal(one[0], one[1])  # the same picture twice in a pass: two different crops
+
+
+def test_the_seed_decides_the_crops(images):
+    split, rows = split_of(images, image_size=16), torch.arange(COUNT)
+    first, second, third = (collect(split, rows, augment=seed)[0] for seed in (5, 5, 6))
+    assert torch.equal(first, second)
+    assert (first != third).flatten(1).any(dim=1).all()
+    assert collect(split, rows, augment=-1)[0].isfinite().all()
+    assert (collect(split, rows)[0] != first).flatten(1).any(dim=1).all()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_broken_picture_is_named_in_whichever_process_it_is_read(images, workers):
+    path = images.path(6)
+    path.write_bytes(path.read_bytes()[:100])
+    split = split_of(images, image_size=16, workers=workers)
+    with pytest.raises(DamagedFileError) as caught:
+        collect(split, torch.arange(COUNT))
+    assert caught.value.path == path
+    good, _ = collect(split, torch.tensor([0, 1, 2]))
+    assert len(good) == 3
+
+
+def test_wrong_rows_are_refused_before_the_first_batch(images):
+    with pytest.raises(IndexError, match=r"0\.\.10, not 0\.\.11"):
+        split_of(images).batches(torch.arange(COUNT + 1), size=4)

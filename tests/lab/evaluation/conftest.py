@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from elign.lab.evaluation.evaluate import evaluate_task
-from elign.lab.evaluation.latents import TaskLatents
-from elign.lab.evaluation.settings import AlignerSettings
-from elign.lab.models.heads import LinearHead
+from elign.lab.evaluation.features import TaskLatents
+from elign.lab.evaluation.inputs import AlignerSettings, AlignTarget, EvalInputs
+from elign.lab.evaluation.task_evaluation import evaluate_task
+from elign.lab.models.growing_heads import LinearHead
 
 DIM, SIZES = 5, (4, 2, 2)
 TEST_EACH, NEW_EACH, MEMORY_EACH = 8, 30, 5
@@ -43,10 +43,10 @@ class World:
 
     def latents(self, task: int) -> TaskLatents:
         """Of task 0, 1 or 2."""
-        known, seen = sum(SIZES[:task]), sum(SIZES[: task + 1])
-        body = self.bodies[task]
-        test, stored = self.labels < seen, self.stored_labels < seen
-        labels = torch.arange(known, seen).repeat_interleave(NEW_EACH)
+        old_classes, classes = sum(SIZES[:task]), sum(SIZES[: task + 1])
+        body, before = self.bodies[task], self.bodies[task - 1]
+        test, stored = self.labels < classes, self.stored_labels < classes
+        labels = torch.arange(old_classes, classes).repeat_interleave(NEW_EACH)
         images = self._images(labels)
         nothing = torch.zeros(0, DIM)
         return TaskLatents(
@@ -56,8 +56,10 @@ class World:
             new_labels=labels,
             memory=self.stored[stored] @ body,
             memory_labels=self.stored_labels[stored],
-            pairs_previous=images @ self.bodies[task - 1] if task else nothing,
+            pairs_previous=images @ before if task else nothing,
             pairs_current=images @ body if task else nothing,
+            new_previous=images @ before if task else nothing,
+            memory_previous=self.stored[stored] @ before if task else nothing,
         )
 
     def head(self, task: int) -> LinearHead:
@@ -79,19 +81,19 @@ def evaluate_all(*, settings=QUICK, change=lambda latents: latents, seed=0):
     latents = [change(world.latents(task)) for task in range(len(SIZES))]
     heads = [world.head(task) for task in range(len(SIZES))]
     evaluations = []
-    prototypes: dict = {}
+    carried: dict = {"prototypes": {}, "statistics": {}}
     for task in range(len(SIZES)):
         evaluation = evaluate_task(
             latents[task],
             heads[task],
             previous=latents[task - 1] if task else None,
             previous_head=heads[task - 1] if task else None,
-            prototypes=prototypes,
+            **carried,
             task_sizes=SIZES[: task + 1],
             settings=settings,
             seed=seed,
         )
-        prototypes = evaluation.prototypes
+        carried = {"prototypes": evaluation.prototypes, "statistics": evaluation.statistics}
         evaluations.append(evaluation)
     rows = [row for evaluation in evaluations for row in evaluation.rows]
     return SimpleNamespace(latents=latents, heads=heads, evaluations=evaluations, rows=rows, settings=settings)
@@ -118,6 +120,40 @@ def logit_run():
 @pytest.fixture(scope="session")
 def bare_run():
     """The same as `run` without exemplars."""
-    return evaluate_all(
-        change=lambda latents: replace(latents, memory=latents.memory[:0], memory_labels=latents.memory_labels[:0])
+    none = {"memory_labels": torch.zeros(0, dtype=torch.long)}
+    none |= dict.fromkeys(("memory", "memory_previous"), torch.zeros(0, DIM))
+    return evaluate_all(change=lambda latents: replace(latents, **none))
+
+
+def arguments(run, task, **changes):
+    """What `evaluate_task` was called with for task 2 or 3 of a run."""
+    given = {
+        "previous": run.latents[task - 2],
+        "previous_head": run.heads[task - 2],
+        "prototypes": run.evaluations[task - 2].prototypes,
+        "statistics": run.evaluations[task - 2].statistics,
+        "task_sizes": SIZES[:task],
+        "settings": run.settings,
+        "seed": 0,
+    }
+    return given | changes
+
+
+def inputs_of(run, task, **changes):
+    """What methods see of task 2 or 3 of a run, with other latents."""
+    latents, space = replace(run.latents[task - 1], **changes), run.settings.space
+    classes = {"old_classes": sum(SIZES[: task - 1]), "classes": sum(SIZES[:task])}
+    target = AlignTarget(space, run.heads[task - 1], run.heads[task - 2], **classes)
+    before, now = run.evaluations[task - 2], run.evaluations[task - 1]
+    return EvalInputs.of(
+        latents,
+        target,
+        task_sizes=SIZES[:task],
+        settings=run.settings,
+        seed=3,
+        aligners=now.aligners,
+        forward={name.removeprefix("forward-"): each for name, each in now.aligners.items()},
+        prototypes=now.prototypes,
+        previous_prototypes=before.prototypes,
+        statistics=before.statistics,
     )

@@ -9,10 +9,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elign.lab.evaluation.errors import EvaluationError
-from elign.lab.evaluation.material import Material
+from elign.lab.evaluation.inputs import AlignerSettings, AlignTarget, EvalInputs, EvaluationError
+from elign.lab.evaluation.methods import METHODS, OldSamples, Prediction
 from elign.lab.evaluation.metrics import (
     METRICS,
+    Row,
     Summary,
     accuracy_matrix,
     average_accuracy,
@@ -20,21 +21,18 @@ from elign.lab.evaluation.metrics import (
     curve,
     forgetting,
     incremental_mean,
-    last_accuracy,
     recovered_fraction,
+    score,
     summarise,
 )
-from elign.lab.evaluation.readings import Reading, oracle_readings
-from elign.lab.evaluation.scoring import Row, score
-from elign.lab.evaluation.spaces import LogitSpace
 
 
-def make_row(task, reading, accuracy, by_task, *, old=None, new=None, gate=None, classifier="fc"):
+def make_row(task, method, accuracy, by_task, *, old=None, new=None, gate=None, classifier="fc"):
     return Row(
         task=task,
-        reading=reading,
+        method=method,
         classifier=classifier,
-        label_free="oracle" not in reading,
+        label_free="oracle" not in method,
         accuracy=accuracy,
         old=old,
         new=new,
@@ -59,16 +57,19 @@ ROWS = [
 ]
 
 
-def test_what_takes_the_place_of_the_head_is_compared_with_the_head():
-    rows = [make_row(1, "blend", 0.9, [0.9], classifier="blend")]
-    rows += [make_row(t, "blend", a, [a] * t, old=a, new=a, classifier="blend") for t, a in ((2, 0.7), (3, 0.6))]
-    (blend,) = (summary for summary in summarise([*ROWS, *rows]) if summary.reading == "blend")
+@pytest.mark.parametrize("first", [True, False])
+def test_what_replaces_the_head_is_compared_with_the_head(first):
+    """A classifier of its own that has no row for the first task has that of the head there."""
+    rows = [make_row(1, "repair", 0.8, [0.8], classifier="own")] if first else []
+    rows += [make_row(t, "repair", a, [a] * t, old=a, new=a, classifier="own") for t, a in ((2, 0.7), (3, 0.6))]
+    (repair,) = (summary for summary in summarise([*ROWS, *rows]) if summary.method == "repair")
     # (0.65 - 0.5) / (0.7 - 0.5)
-    assert blend.recovered == pytest.approx(0.75)
+    assert repair.recovered == pytest.approx(0.75)
+    assert repair.average == pytest.approx(((0.8 if first else 0.9) + 0.7 + 0.6) / 3)
 
 
 def test_summaries_by_hand():
-    found = {summary.reading: summary for summary in summarise(ROWS)}
+    found = {summary.method: summary for summary in summarise(ROWS)}
     assert list(found) == ["base", "eli/oracle", "eli/by-energy", "oracle-mask"]
     base, eli = found["base"], found["eli/oracle"]
     assert (base.tasks, base.last) == (3, 0.4)
@@ -96,11 +97,10 @@ def test_summaries_by_hand():
 
 def test_the_parts():
     rows = curve(ROWS, "eli/oracle", "fc")
-    assert [row.reading for row in rows] == ["base", "eli/oracle", "eli/oracle"]
+    assert [row.method for row in rows] == ["base", "eli/oracle", "eli/oracle"]
     assert accuracy_matrix(rows) == [(0.9,), (0.6, 0.8), (0.5, 0.3, 0.9)]
     assert average_accuracy(rows) == pytest.approx(0.7)
     assert incremental_mean(rows) == pytest.approx(0.6)
-    assert last_accuracy(rows) == 0.5
 
 
 def test_a_single_task_has_no_forgetting():
@@ -138,15 +138,15 @@ def test_incomplete_or_double_rows_are_refused():
 
 
 def test_every_metric_is_explained():
-    names = {f.name for f in fields(Summary)} - {"reading", "classifier", "label_free", "tasks"}
+    names = {f.name for f in fields(Summary)} - {"method", "classifier", "label_free", "tasks"}
     assert set(METRICS) == names | {"accuracy_matrix"}
 
 
 def test_of_a_real_run(run):
-    summaries = {(s.reading, s.classifier): s for s in summarise(run.rows)}
-    assert set(summaries) == {(row.reading, row.classifier) for row in run.rows}
-    first = next(row for row in run.rows if (row.task, row.reading, row.classifier) == (1, "base", "nearest-mean"))
-    rows = [row for row in run.rows if (row.reading, row.classifier) == ("eli/all", "nearest-mean")]
+    summaries = {(s.method, s.classifier): s for s in summarise(run.rows)}
+    assert set(summaries) == {(row.method, row.classifier) for row in run.rows}
+    first = next(row for row in run.rows if (row.task, row.method, row.classifier) == (1, "base", "nearest-mean"))
+    rows = [row for row in run.rows if (row.method, row.classifier) == ("eli/all", "nearest-mean")]
     expected = (first.accuracy + sum(row.accuracy for row in rows)) / 3
     assert summaries["eli/all", "nearest-mean"].average == pytest.approx(expected)
 
@@ -163,7 +163,7 @@ def cases(draw):
 @given(cases())
 def test_accuracy_is_the_weighted_mean_of_its_parts(case):
     sizes, labels, scores = case
-    row = score(Reading("base", "fc", True, scores), labels, task_sizes=sizes)
+    row = score(METHODS["base"], Prediction(scores, "fc"), labels, task_sizes=sizes)
     share = float((labels < sum(sizes[:-1])).double().mean())
     assert row.accuracy == pytest.approx(share * row.old + (1 - share) * row.new)
     ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
@@ -176,24 +176,33 @@ def test_accuracy_is_the_weighted_mean_of_its_parts(case):
 @given(cases())
 def test_masks_are_never_worse_than_base(case):
     sizes, labels, scores = case
-    known = sum(sizes[:-1])
-    old = labels < known
-    nothing = torch.zeros(0, scores.shape[1])
-    material = Material(
-        space=LogitSpace(torch.nn.Identity(), torch.nn.Identity(), known=known, seen=sum(sizes)),
-        known=known,
-        seen=sum(sizes),
+    old_classes, seen = sum(sizes[:-1]), sum(sizes)
+    old, nothing = labels < old_classes, torch.zeros(0, seen)
+    heads = torch.nn.Identity(), torch.nn.Identity()
+    inputs = EvalInputs(
+        target=AlignTarget("logits", *heads, old_classes=old_classes, classes=seen),
+        task_sizes=tuple(sizes),
         test=scores,
         new=scores,
         new_labels=labels,
         memory=nothing,
         memory_labels=torch.zeros(0, dtype=torch.long),
-        aligners=dict.fromkeys(("eli", "mean-shift", "ridge", "random-shift", "untrained"), Still()),
+        pairs_previous=nothing,
+        pairs_current=nothing,
+        new_previous=nothing,
+        memory_previous=nothing,
+        settings=AlignerSettings(),
         seed=0,
+        aligners=dict.fromkeys(("eli", "mean-shift", "ridge", "random-shift", "untrained"), Still()),
     )
-    readings = oracle_readings(material, old=old, previous_logits=scores[old, :known])
-    rows = {r.name: score(r, labels, task_sizes=sizes) for r in readings}
-    base = score(Reading("base", "fc", True, scores), labels, task_sizes=sizes)
+    known = OldSamples(old, scores[old, :old_classes])
+    rows = {
+        name: score(each, prediction, labels, task_sizes=sizes)
+        for name, each in METHODS.items()
+        if each.uses_labels
+        for prediction in each.predict(inputs, known)
+    }
+    base = score(METHODS["base"], Prediction(scores, "fc"), labels, task_sizes=sizes)
     assert base.accuracy <= rows["oracle-mask"].accuracy <= rows["oracle-mask-both"].accuracy
     assert rows["oracle-mask"].new == base.new
     assert rows["oracle-mask"].old == base.among_old == rows["previous-model"].old

@@ -4,18 +4,18 @@ import math
 
 import pytest
 
-from elign.lab.evaluation.errors import EvaluationError
-from elign.lab.evaluation.statistics import Difference, paired_difference, same_sign, spread, student_interval
+from elign.lab.evaluation.inputs import EvaluationError
+from elign.lab.evaluation.statistics import Difference, mean_std, paired_difference, same_sign, student_interval
 
 
-def test_spread_by_hand():
-    found = spread([2.0, 4.0, 9.0])  # mean 5, squares of differences 9 + 1 + 16 = 26, over n - 1 = 2
+def test_mean_and_deviation_by_hand():
+    found = mean_std([2.0, 4.0, 9.0])  # mean 5, squares of differences 9 + 1 + 16 = 26, over n - 1 = 2
     assert (found.mean, found.count) == (5.0, 3)
     assert found.std == pytest.approx(math.sqrt(13))
 
 
-def test_one_value_has_no_spread_and_no_interval():
-    assert spread([3.0]).std is None
+def test_one_value_has_no_deviation_and_no_interval():
+    assert mean_std([3.0]).std is None
     assert student_interval([3.0]) is None
     assert paired_difference([3.0], [1.0]) == Difference(2.0, None, None, 1)
 
@@ -26,7 +26,7 @@ def test_one_value_has_no_spread_and_no_interval():
 )
 def test_interval_has_the_tabled_quantile(count, confidence, quantile):
     values = [float(value) for value in range(count)]
-    mean, std = (count - 1) / 2, spread(values).std
+    mean, std = (count - 1) / 2, mean_std(values).std
     low, high = student_interval(values, confidence=confidence)
     assert high - mean == pytest.approx(quantile * std / math.sqrt(count), rel=1e-3)
     assert mean - low == pytest.approx(high - mean)
@@ -65,7 +65,7 @@ def test_sign_of_a_gain_beside_the_printed_one(printed, mean, interval, answer):
 
 def test_mistakes_are_errors():
     with pytest.raises(EvaluationError, match="no value"):
-        spread([])
+        mean_std([])
     with pytest.raises(EvaluationError, match="cannot be paired"):
         paired_difference([1.0], [1.0, 2.0])
     with pytest.raises(EvaluationError, match="between 0 and 1"):

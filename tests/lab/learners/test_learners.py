@@ -1,18 +1,15 @@
 import copy
-from types import MappingProxyType
-from unittest.mock import patch
+import math
 
 import pytest
 import torch
-from hydra.core.config_store import ConfigStore
 from torch.nn import functional as F
 
-from elign.lab.experiments.config_errors import ConfigError
-from elign.lab.experiments.run_config import compose
-from elign.lab.learners import LEARNERS, REGISTERED, make_learner, register_learner
-from elign.lab.learners.losses import distillation, less_forget, margin_ranking
+from elign.lab.learners import LEARNERS, Learner, LearnerOptions, make_learner
+from elign.lab.learners.base import distillation
+from elign.lab.learners.lucir import less_forget, margin_ranking
 from elign.lab.models import make_backbone
-from elign.lab.models.two_branch import ScaledConv2d, TwoBranch
+from elign.lab.models.classifier import ScaledConv2d, TwoBranch
 from elign.utils.errors import OptionError
 
 
@@ -61,7 +58,7 @@ def test_the_model_before_is_the_teacher_and_stays_as_it_is(name):
     steps(learner)
     assert torch.equal(learner.teacher(images), before)
     assert not any(p.requires_grad for p in learner.teacher.parameters())
-    assert (learner.known, learner.classes) == (4, 6)
+    assert (learner.old_classes, learner.classes) == (4, 6)
     assert learner.model(images).shape == (12, 6)
 
 
@@ -219,7 +216,7 @@ class TestAANet:
         assert all(torch.equal(before[name], after[name]) for name in before)
 
     def test_unknown_kinds_of_branches_are_refused(self):
-        with pytest.raises(OptionError, match="free, scaled, fixed"):
+        with pytest.raises(OptionError, match="'free', 'scaled' or 'fixed'"):
             made("aanet", options={"branch_one": "loose"})
 
 
@@ -241,61 +238,103 @@ def test_a_state_that_does_not_fit_is_refused():
         made("icarl").load_state(made("aanet").state())
 
 
-class Plain(LEARNERS["finetune"]):
-    """A learner of one's own."""
-
-    defaults = MappingProxyType({"strength": 2.5})
-
-
-@pytest.fixture
-def registered():
-    with patch.dict(LEARNERS), patch.dict(REGISTERED), patch.dict(ConfigStore.instance().repo):
-        register_learner("plain", Plain, head="linear", imprint=False)
-        yield
+def test_options_are_declared_once_with_their_ranges():
+    assert LEARNERS["icarl"].settings() == {
+        **{"head": "cosine", "freeze_old": True, "imprint": True},
+        **{"temperature": 2.0, "distillation": 1.0},
+    }
+    assert LEARNERS["finetune"].settings() == {"head": "cosine", "freeze_old": False, "imprint": True}
+    assert set(LEARNERS["lucir"].settings()) < set(LEARNERS["aanet"].settings())
 
 
-@pytest.mark.usefixtures("registered")
-def test_a_learner_of_ones_own_is_a_choice_with_its_options():
-    learner = compose(["learner=plain", "preset=smoke", "learner.strength=4"]).learner
-    assert (learner.name, learner.head, learner.imprint, learner.options) == ("plain", "linear", False, {"strength": 4})
-    assert compose(["learner=plain"]).learner.options == {"strength": 2.5}
-    assert isinstance(made("plain"), Plain)
-    with pytest.raises(ConfigError, match="strenght"):
-        compose(["learner=plain", "learner.strenght=4"])
-    with pytest.raises(OptionError, match="already"):
-        register_learner("plain", Plain)
-    with pytest.raises(OptionError, match="already"):
-        register_learner("icarl", Plain)
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("icarl", {"temperature": 0}, "learner.temperature must be greater than 0, not 0"),
+        ("icarl", {"temperature": "2"}, "learner.temperature must be a valid number"),
+        ("icarl", {"distillation": math.nan}, "learner.distillation must be a finite number"),
+        ("icarl", {"distillation": True}, "learner.distillation must be a valid number"),
+        ("lucir", {"top_k": 1.5}, "learner.top_k must be a valid integer"),
+        ("lucir", {"top_k": 0}, "learner.top_k must be greater than 0"),
+        ("lucir", {"less_forget": -1.0}, "learner.less_forget must be greater than or equal to 0"),
+        ("finetune", {"temperature": 2.0}, "has no option temperature; it has: none"),
+    ],
+)
+def test_an_option_out_of_its_range_is_named(name, options, message):
+    with pytest.raises(OptionError, match=message):
+        LEARNERS[name].check_options(options)
 
 
-@pytest.mark.usefixtures("registered")
-def test_detectors_do_not_learn_by_it():
-    from elign.lab.detection.experiments.config import compose as compose_detection
-
-    with pytest.raises(ConfigError, match="plain"):
-        compose_detection(["learner=plain"])
+def test_a_number_without_a_point_is_the_same_number():
+    assert LEARNERS["icarl"].check_options({"temperature": 3}).model_dump() == {"temperature": 3.0, "distillation": 1.0}
 
 
-@pytest.mark.parametrize("name", ["x/y", "q.yaml", "", "a b"])
-def test_names_are_plain(name):
-    with pytest.raises(OptionError, match="name has letters"):
-        register_learner(name, Plain)
-
-
-def test_options_of_a_learner_are_not_those_of_the_bench_and_half_a_registration_is_none():
-    class Head(Plain):
-        defaults = MappingProxyType({"head": 1})
-
-    class Odd(Plain):
-        defaults = MappingProxyType({"x": object()})
-
+def test_options_of_a_learner_are_not_those_of_the_bench():
     with pytest.raises(OptionError, match="'head'"):
-        register_learner("own", Head)
-    with pytest.raises(Exception, match="object"):
-        register_learner("own", Odd)
-    assert "own" not in LEARNERS
+
+        class Own(Learner):
+            class Options(LearnerOptions):
+                head: int = 1
 
 
-def test_what_was_never_registered_is_no_choice():
-    with pytest.raises(ConfigError, match="plain"):
-        compose(["learner=plain"])
+def test_distillation_of_one_sample_by_hand():
+    # Teacher log(3), 0 at T = 1: probabilities 3/4 and 1/4. Student 0, 0: 1/2 and 1/2.
+    teacher = torch.tensor([[math.log(3.0), 0.0]])
+    student = torch.zeros(1, 2)
+    expected = 0.75 * math.log(0.75 / 0.5) + 0.25 * math.log(0.25 / 0.5)
+    assert distillation(student, teacher, temperature=1.0).item() == pytest.approx(expected, rel=1e-6)
+
+
+def test_distillation_divides_by_the_temperature_and_averages_over_the_batch():
+    teacher = torch.tensor([[2 * math.log(3.0), 0.0], [0.0, 0.0]])
+    student = torch.zeros(2, 2)
+    expected = (0.75 * math.log(1.5) + 0.25 * math.log(0.5)) / 2
+    assert distillation(student, teacher, temperature=2.0).item() == pytest.approx(expected, rel=1e-6)
+
+
+def test_distillation_is_zero_for_equal_logits_and_teaches_only_the_student():
+    logits = torch.randn(4, 3, requires_grad=True)
+    teacher = logits.detach().clone().requires_grad_()
+    loss = distillation(logits, teacher + 5, temperature=2.0)
+    loss.backward()
+    assert loss.item() == pytest.approx(0, abs=1e-6)
+    assert teacher.grad is None
+
+
+def test_less_forget_by_hand():
+    # Cosines 1, 0 and -1: 1 - cos is 0, 1 and 2.
+    z = torch.tensor([[2.0, 0.0], [0.0, 3.0], [1.0, 0.0]])
+    teacher = torch.tensor([[5.0, 0.0], [1.0, 0.0], [-4.0, 0.0]])
+    assert less_forget(z, teacher).item() == pytest.approx(1.0)
+
+
+def test_margin_ranking_by_hand():
+    # Two old classes, three new; the third sample is of a new class and does not count.
+    cosines = torch.tensor(
+        [
+            [0.9, 0.1, 0.2, 0.6, 0.5],  # own 0.9, top two 0.6 and 0.5: 0.5 - 0.9 + 0.6 = 0.2, 0.1
+            [0.0, 0.3, 0.9, -0.5, 0.1],  # own 0.3: 0.5 - 0.3 + 0.9 = 1.1, 0.3
+            [0.0, 0.0, 0.9, 0.9, 0.9],
+        ]
+    )
+    labels = torch.tensor([0, 1, 2])
+    loss = margin_ranking(cosines, labels, old=2, margin=0.5, top_k=2)
+    assert loss.item() == pytest.approx((0.2 + 0.1 + 1.1 + 0.3) / 4)
+
+
+def test_margin_ranking_is_zero_beyond_the_margin():
+    cosines = torch.tensor([[0.9, 0.1, 0.3]])
+    assert margin_ranking(cosines, torch.tensor([0]), old=2, margin=0.5, top_k=2).item() == 0
+
+
+def test_margin_ranking_without_old_samples_is_zero_and_has_a_gradient():
+    cosines = torch.randn(3, 4, requires_grad=True)
+    loss = margin_ranking(cosines, torch.tensor([2, 3, 2]), old=2, margin=0.5, top_k=2)
+    loss.backward()
+    assert loss.item() == 0
+    assert torch.equal(cosines.grad, torch.zeros(3, 4))
+
+
+def test_margin_ranking_takes_what_new_classes_there_are():
+    cosines = torch.tensor([[0.2, 0.1]])
+    assert margin_ranking(cosines, torch.tensor([0]), old=1, margin=0.5, top_k=2).item() == pytest.approx(0.4)

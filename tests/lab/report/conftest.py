@@ -1,8 +1,4 @@
-"""What the tests of the report share.
-
-A made-up two-task result that looks like a real one (drifted clusters that walk most of the way back), made-up results
-of class-incremental runs, and real runs that take seconds.
-"""
+"""What the tests of the report share: a made-up walk of latents, made-up runs, and real runs that take seconds."""
 
 from __future__ import annotations
 
@@ -14,26 +10,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from elign.lab.cli import main
-from elign.lab.evaluation.catalogue import READINGS
-from elign.lab.evaluation.scoring import Row
-from elign.lab.experiments.run_folder import RunFolder
-from elign.lab.experiments.toy_result import Picture, SeedResult, ToyResult
-from elign.lab.report.embedding import Embedding, embed
-from elign.lab.report.palette import PALETTE
-from elign.lab.report.runs import Experiment, Run
-
-USUAL = {
-    "previous model": 99.1,
-    "base": 24.0,
-    "eli": 83.5,
-    "ridge": 71.0,
-    "mean-shift": 52.0,
-    "random-shift": 21.0,
-}
+from elign.lab.cli.main import main
+from elign.lab.evaluation.methods import METHODS
+from elign.lab.evaluation.metrics import Row
+from elign.lab.report.figures import PALETTE
+from elign.lab.report.latent_space import LatentWalk
+from elign.lab.report.run_groups import Run, RunGroup
+from elign.lab.runs.run_dir import RunDir
 
 
-def make_picture(n: int = 200, m: int = 200, dimension: int = 32, last: int = 30, seed: int = 0) -> Picture:
+def make_walk(n: int = 200, m: int = 200, dimension: int = 32, last: int = 30, seed: int = 0) -> LatentWalk:
+    """Clusters that have drifted, and walk most of the way back."""
     generator = np.random.default_rng(seed)
     old_labels = generator.integers(0, 5, n)
     new_labels = generator.integers(5, 10, m)
@@ -54,7 +41,7 @@ def make_picture(n: int = 200, m: int = 200, dimension: int = 32, last: int = 30
         "new, previous model": generator.normal(-4.5, 1, 1000),
         "new, current model": generator.normal(4, 1.2, 1000),
     }
-    return Picture(
+    return LatentWalk(
         old_labels=old_labels,
         new_labels=new_labels,
         old_previous=previous.astype(np.float32),
@@ -62,65 +49,13 @@ def make_picture(n: int = 200, m: int = 200, dimension: int = 32, last: int = 30
         new_current=new_current.astype(np.float32),
         correct=distance.argmin(-1) == old_labels,
         energy={name: values.astype(np.float32) for name, values in energy.items()},
-        loss=(-3 * (1 - np.exp(-np.arange(1500) / 200)) + 0.3 * generator.normal(size=1500)).astype(np.float32),
         class_names=tuple(f"digit {digit}" for digit in range(10)),
     )
 
 
-def make_result(
-    readings: Mapping[str, float] | None = None,
-    *,
-    seeds: int = 3,
-    picture: Picture | None = None,
-    printed: Mapping[str, float] | None = None,
-    title: str = "Two tasks on handwritten digits",
-    command: str = "elign toy --data digits --seeds 0 1 2",
-) -> ToyResult:
-    centre = {**USUAL, **(readings or {})}
-    offsets = np.linspace(-1, 1, seeds) if seeds > 1 else np.zeros(1)
-    return ToyResult(
-        title=title,
-        settings={"data": "digits", "latent dimension": 32, "step size": 0.1, "seeds": [0, 1, 2], "heads": "separate"},
-        seeds=tuple(
-            SeedResult(
-                seed=number,
-                # The readings of a seed rise and fall together, so differences between them have no spread.
-                readings={name: value + 0.8 * float(offset) for name, value in centre.items()},
-                new_task=97.3,
-                new_task_aligned=61.2,
-                drift_before=6.4 + 0.1 * number,
-                drift_after=3.1,
-                seconds_train=4.2,
-                seconds_fit=1.7,
-            )
-            for number, offset in enumerate(offsets)
-        ),
-        picture=make_picture() if picture is None else picture,
-        environment={"python": "3.11.7", "torch": "2.4.0", "processor": "two cores", "duration": "18 s"},
-        command=command,
-        printed={"previous model": 99.2, "base": 20.88, "eli": 83.44} if printed is None else printed,
-    )
-
-
 @pytest.fixture(scope="session")
-def result() -> ToyResult:
-    return make_result()
-
-
-@pytest.fixture(scope="session")
-def embedding(result: ToyResult) -> Embedding:
-    """Shared, since the embedding takes longer than everything else."""
-    return embed(result.picture)
-
-
-@pytest.fixture
-def build() -> Callable[..., ToyResult]:
-    return make_result
-
-
-@pytest.fixture
-def build_picture() -> Callable[..., Picture]:
-    return make_picture
+def build_walk() -> Callable[..., LatentWalk]:
+    return make_walk
 
 
 QUICK = ("data=digits", "protocol.first=4", "protocol.increment=3", "data.limit=20", "train.first_epochs=2")
@@ -146,15 +81,17 @@ CONFIG = {
 }
 
 
-def make_run(accuracies: Mapping[str, Sequence[float]], *, seed: int = 0, planned: int = 3) -> Run:
-    """A run with these accuracies after its tasks, in %, for each reading; old, new and by task are made up of them."""
+def make_run(
+    accuracies: Mapping[str, Sequence[float]], *, seed: int = 0, planned: int = 3, classifier: str = "fc"
+) -> Run:
+    """A run with these accuracies after its tasks, in %, for each method; old, new and by task are made up of them."""
     tasks = len(accuracies["base"])
     rows = [
         Row(
             task=task,
-            reading=name,
-            classifier="prototypes" if name.startswith("forward/") else "fc",
-            label_free=READINGS[name].label_free,
+            method=name,
+            classifier="prototypes" if name.startswith("forward/") else classifier,
+            label_free=not METHODS[name].uses_labels,
             accuracy=values[task - 1] / 100,
             old=None if task == 1 else values[task - 1] / 100,
             new=None if task == 1 else 0.9,
@@ -168,20 +105,26 @@ def make_run(accuracies: Mapping[str, Sequence[float]], *, seed: int = 0, planne
         if task > 1 or name == "base" or name.startswith("forward/")
     ]
     drift = {name: {"distance": 2.0, "cosine_distance": 0.1, "moved": 0.0} for name in ("base", "eli")}
-    facts = {"config": {**CONFIG, "seed": seed}, "sizes": [4] + [3] * (planned - 1), "environment": {"python": "3"}}
-    facts |= {"classes": [str(number) for number in range(10)], "overrides": ["data=digits"]}
+    metadata = {"config": {**CONFIG, "seed": seed}, "sizes": [4] + [3] * (planned - 1), "environment": {"python": "3"}}
+    metadata |= {"classes": [str(number) for number in range(10)], "overrides": ["data=digits"]}
+    metadata |= {"benchmark": "classification" if classifier == "fc" else "detection"}
     done = [{"task": t, "seconds": {"train": 1.0}, "drift": drift if t > 1 else {}} for t in range(1, tasks + 1)]
-    return Run(RunFolder(Path(f"run-{seed}")), facts, rows, done)
+    return Run(RunDir(Path(f"run-{seed}")), metadata, rows, done)
 
 
 @pytest.fixture
-def build_experiment() -> Callable[..., Experiment]:
-    """An experiment whose readings have these accuracies after each of three tasks; each seed adds a little."""
+def build_group() -> Callable[..., RunGroup]:
+    """A group whose methods have these accuracies after each of three tasks; each seed adds a little."""
 
-    def build(seeds: int = 1, name: str = "icarl on digits, half-2", **accuracies: Sequence[float]) -> Experiment:
+    def build(
+        seeds: int = 1, name: str = "icarl on digits, half-2", classifier: str = "fc", **accuracies: Sequence[float]
+    ) -> RunGroup:
         named = {key.replace("__", "/").replace("_", "-"): values for key, values in accuracies.items()}
-        runs = [make_run({k: [v + s for v in vs] for k, vs in named.items()}, seed=s) for s in range(seeds)]
-        return Experiment(name, tuple(runs))
+        runs = [
+            make_run({k: [v + s for v in vs] for k, vs in named.items()}, seed=s, classifier=classifier)
+            for s in range(seeds)
+        ]
+        return RunGroup(name, tuple(runs))
 
     return build
 

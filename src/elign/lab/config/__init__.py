@@ -1,4 +1,10 @@
-"""The settings of `elign run`, as YAML files in groups; read by `elign.lab.experiments.run_config` and by nothing else.
+"""The settings of a run: a schema, and their composition from YAML files and `key=value` texts.
 
-A file of a group is a choice (`learner=lucir` is `learner/lucir.yaml`). `config.yaml` says in which order they apply.
+`config.yaml` holds the values that nothing else sets, `choices.yaml` the choices of each group (`memory=none`),
+`images.yaml` what a kind of images needs, `presets/` a file for each preset.
 """
+
+from elign.lab.config.composition import ConfigError
+from elign.lab.config.schema import RunConfig, compose, describe, flatten, from_dict, with_aligner
+
+__all__ = ["ConfigError", "RunConfig", "compose", "describe", "flatten", "from_dict", "with_aligner"]

@@ -1,130 +1,112 @@
-"""CIFAR-100: found on disk in its binary or its Python form, else fetched.
+"""CIFAR-100: the binary form on disk, or the Python form by torchvision, which also downloads it.
 
 A. Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 2009.
 """
 
 from __future__ import annotations
 
-import logging
-import os
 from pathlib import Path
+from typing import ClassVar
 
-from elign.lab.data.archives import read_members
-from elign.lab.data.cifar_files import BINARY, PYTHON, CifarSpec, Layout, read_names, read_split
-from elign.lab.data.dataset import ImageData
-from elign.lab.data.errors import DamagedFileError, DataError, DatasetNotFoundError
-from elign.lab.data.fetch import data_dir as resolve_data_dir
-from elign.lab.data.fetch import download
-from elign.utils.files import write_bytes_atomic
+import numpy as np
+import torch
+from torch import Tensor
 
-_NAMES_BYTES = 1 << 16
-_log = logging.getLogger(__name__)
-
-
-CIFAR100 = CifarSpec(
-    urls=("https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",),
-    sha256="58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
-    archive_bytes=168513733,
+from elign.lab.data.base import (
+    DATASETS,
+    DamagedFileError,
+    ImageData,
+    MemorySource,
+    check_file,
+    download,
+    read_file,
+    read_lines,
 )
+from elign.lab.environment import import_torchvision
+
+BINARY, PYTHON = "cifar-100-binary", "cifar-100-python"
+_NAMES = "fine_label_names.txt"
+_NAMES_BYTES = 1 << 16
+_PYTHON_BYTES = 1 << 28
 
 
-class CifarNotFoundError(DatasetNotFoundError):
-    """CIFAR-100 is neither on disk, in any of its forms, nor could it be fetched."""
+@DATASETS.register("cifar100")
+class Cifar100(MemorySource):
+    """60,000 coloured 32 x 32 pictures of 100 classes.
 
-    def advice(self) -> str:
-        """What to put where; the list of files follows."""
-        return (
-            f"Put one of the published archives, {BINARY.archive} or {PYTHON.archive}, into {self.folder}, "
-            "or the files themselves:"
-        )
-
-
-def load_cifar100(spec: CifarSpec = CIFAR100, *, data_dir: Path | str | None = None) -> ImageData:
-    """Load CIFAR-100 with its 100 fine classes, fetching it first where it is not on disk.
-
-    Files that the user has put there need the right structure only; the checksum is for what is fetched.
-
-    Args:
-        spec: What the files must be like.
-        data_dir: The data folder; see `elign.lab.data.fetch.data_dir`.
-
-    Returns:
-        The dataset, with images (N, 3, H, W) in the order of the files.
-
-    Raises:
-        DatasetNotFoundError: It is not on disk and cannot be fetched.
-        DamagedFileError: A file is there, but is not what it must be.
+    Binary files of the user need the right structure only. Python files are pickles, which can run anything: they are
+    opened only if their md5 is the published one.
     """
-    root = resolve_data_dir(data_dir)
-    layout = _locate(spec, root)
-    folder = root / layout.folder
-    train_images, train_labels = read_split(layout, folder / layout.train, spec.train, spec)
-    test_images, test_labels = read_split(layout, folder / layout.test, spec.test, spec)
-    names = folder / layout.names
-    if names.is_file():
-        classes = read_names(layout, names, spec.classes)
-    else:
-        classes = tuple(f"class {number}" for number in range(spec.classes))
-    return ImageData(
-        name="cifar100",
-        train_images=train_images,
-        train_labels=train_labels,
-        test_images=test_images,
-        test_labels=test_labels,
-        classes=classes,
-    )
 
+    class_count = 100
+    folders = (BINARY, PYTHON)
+    downloads = True
+    mean = (0.5071, 0.4866, 0.4409)  # of the published experiments, as the deviations
+    std = (0.2009, 0.1984, 0.2023)
+    rows: ClassVar[dict[str, int]] = {"train": 50000, "test": 10000}
+    side: ClassVar[int] = 32
 
-def _locate(spec: CifarSpec, root: Path) -> Layout:
-    for layout in (BINARY, PYTHON):
-        if not layout.missing(root):
-            return layout
-    tries = [f"files in {root}: no form of the dataset is complete"]
-    try:
-        for layout in (BINARY, PYTHON):
-            if (root / layout.archive).is_file():
-                _unpack(spec, layout, root)
-                return layout
-        _fetch(spec, root)
-    except DamagedFileError:
-        raise
-    except (DataError, OSError) as error:
-        tries.append(str(error))
-        raise CifarNotFoundError("cifar100", root, BINARY.missing(root), tries) from error
-    return BINARY
+    def find(self, root: Path) -> Path | None:
+        """Return the binary folder if it has both files, else the Python folder or archive."""
+        if all((root / BINARY / f"{part}.bin").is_file() for part in self.rows):
+            return root / BINARY
+        if all((root / PYTHON / name).is_file() for name in (*self.rows, "meta")):
+            return root / PYTHON
+        archive = root / f"{PYTHON}.tar.gz"
+        return archive if archive.is_file() else None
 
+    def load(self, root: Path) -> ImageData:
+        """Load all images with their fine labels.
 
-def _fetch(spec: CifarSpec, root: Path) -> None:
-    # The archive goes once all of it is unpacked, so a folder with half of the files and no archive is the user's.
-    if len(BINARY.missing(root)) == 1:
-        raise DataError(f"nothing was fetched: {root / BINARY.folder} has one of two files, and is not filled up")
-    (root / BINARY.folder).mkdir(parents=True, exist_ok=True)
-    if not os.access(root, os.W_OK):
-        raise DataError(f"nothing was fetched: {root} cannot be written to")
-    _log.info("fetching cifar100")
-    archive = root / BINARY.archive
-    download(spec.urls, archive, spec.sha256, max_bytes=spec.archive_bytes)
-    _unpack(spec, BINARY, root)
-    archive.unlink()
+        Raises:
+            DatasetNotFoundError: It is not on disk and cannot be downloaded.
+            DamagedFileError: A file is not what it must be.
+        """
+        found = self.find(root)
+        if found == root / BINARY:
+            train, test = (self._binary(found, part) for part in self.rows)
+            return ImageData(self.name, *train, *test, classes=self._names(found / _NAMES))
+        if found != root / PYTHON:
+            if found is not None:
+                check_file(found, _PYTHON_BYTES)
+            # From the archive, if that is there.
+            wanted = [f"{BINARY}/train.bin and {BINARY}/test.bin, or", f"{PYTHON}.tar.gz"]
+            download(self.name, root, root, wanted, lambda datasets: datasets.CIFAR100(root, download=True))
+        train, test, classes = _python(root)
+        return ImageData(self.name, *train, *test, classes=classes)
 
+    def _binary(self, folder: Path, part: str) -> tuple[Tensor, Tensor]:
+        """Each row is the coarse label, the fine label and the red, green and blue planes."""
+        path, row = folder / f"{part}.bin", 2 + 3 * self.side**2
+        content = read_file(path, self.rows[part] * row)
+        if len(content) != self.rows[part] * row:
+            raise DamagedFileError(path, f"it has {len(content)} bytes, not {self.rows[part] * row}")
+        table = torch.from_numpy(np.frombuffer(content, np.uint8).reshape(-1, row).copy())
+        labels = table[:, 1].long()
+        if int(labels.max()) >= self.class_count:
+            raise DamagedFileError(path, f"it holds the fine label {int(labels.max())}, above {self.class_count - 1}")
+        return table[:, 2:].reshape(-1, 3, self.side, self.side).contiguous(), labels
 
-def _unpack(spec: CifarSpec, layout: Layout, root: Path) -> None:
-    archive = root / layout.archive
-    names = f"{layout.folder}/{layout.names}"
-    needed = {f"{layout.folder}/{layout.train}": spec.train, f"{layout.folder}/{layout.test}": spec.test}
-    # A pickle has more bytes for each image than a binary file: its labels as objects, its file name.
-    limits = {name: 2 * spec.binary_bytes(rows) + _NAMES_BYTES for name, rows in needed.items()}
-    found = read_members(archive, limits | {names: _NAMES_BYTES})
-    for name, rows in needed.items():
-        if name not in found:
-            raise DamagedFileError(archive, f"it lacks {name}")
-        if layout == BINARY and len(found[name]) != spec.binary_bytes(rows):
-            raise DamagedFileError(archive, f"its {name} has {len(found[name])} bytes, not {spec.binary_bytes(rows)}")
-    # The names first: once the needed files are there, nobody looks into the archive again.
-    for name in sorted(found, key=names.__ne__):
-        path, content = root / name, found[name]
+    def _names(self, path: Path) -> tuple[str, ...]:
         if not path.exists():
-            write_bytes_atomic(path, content)
-        elif path.read_bytes() != content:
-            # Neither may the user's file be overwritten, nor may two variants be mixed.
-            raise DamagedFileError(path, f"it is not the one in {archive.name}", "remove one of the two")
+            return tuple(f"class {number}" for number in range(self.class_count))
+        names = tuple(line.strip() for line in read_lines(path, _NAMES_BYTES) if line.strip())
+        if len(names) != self.class_count:
+            raise DamagedFileError(path, f"it names {len(names)} classes, not {self.class_count}")
+        return names
+
+
+def _python(root: Path) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor], tuple[str, ...]]:
+    """Return training images and labels, test images and labels, and the names of the classes."""
+    datasets = import_torchvision().datasets
+    cifar = datasets.CIFAR100
+    for name, md5 in (*cifar.train_list, *cifar.test_list, (cifar.meta["filename"], cifar.meta["md5"])):
+        path = root / cifar.base_folder / name
+        check_file(path, _PYTHON_BYTES)
+        if not datasets.utils.check_integrity(path, md5):
+            raise DamagedFileError(path, f"its md5 is not {md5}, the published one")
+    parts = [cifar(root, train=train) for train in (True, False)]
+    train, test = (
+        (torch.from_numpy(part.data).permute(0, 3, 1, 2).contiguous(), torch.tensor(part.targets)) for part in parts
+    )
+    return train, test, tuple(parts[0].classes)

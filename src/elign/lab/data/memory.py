@@ -1,7 +1,4 @@
-"""Exemplar memory: which training images of old classes are kept.
-
-The memory holds places in the training set, not images.
-"""
+"""Exemplar memory: which training images of old classes are kept, as rows of the training set."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from elign.lab.seeds import derive_seed
+from elign.lab.environment import derive_seed
 
 Selection = Literal["herding", "random"]
 
@@ -24,19 +21,19 @@ def herding_order(features: Tensor, *, tries: int = _TRIES) -> Tensor:
 
     With d_j the features scaled to length 1, mu their mean and w = mu at the start, each try finds the sample with the
     largest <w, d_j> and then adds mu - d_j to w, so that the mean of the samples found stays near mu. A sample has the
-    rank of the first try that found it. As in the published code, a try may find a ranked sample again: it is not
-    ranked anew, but moves w. That code stops after 1000 tries, with some samples perhaps never found; here the further
-    tries pass over ranked samples, so that every sample has a rank and the ranks of the published code are unchanged.
+    rank of the first try that found it. As in the published code, a try may find a ranked sample again: its rank stays,
+    but it moves w. That code stops after 1000 tries, with some samples perhaps never found; here the further tries skip
+    ranked samples, so that every sample has a rank and the ranks of the published code are unchanged.
 
     Args:
         features: The features of the samples, (N, D).
         tries: How many tries may find a ranked sample again.
 
     Returns:
-        The places of the samples in `features`, best first: `int64`, (N,), on the CPU.
+        The rows of the samples in `features`, best first: `int64`, (N,), on the CPU.
 
     Raises:
-        ValueError: `features` is no filled, finite matrix.
+        ValueError: `features` is not a filled, finite matrix.
     """
     if features.ndim != 2 or features.numel() == 0:
         raise ValueError(f"features must be a filled (N, D), not {tuple(features.shape)}")
@@ -63,11 +60,7 @@ def herding_order(features: Tensor, *, tries: int = _TRIES) -> Tensor:
 
 
 def random_order(n: int, seed: int) -> Tensor:
-    """Rank `n` samples by chance; the same seed gives the same order.
-
-    Returns:
-        The numbers 0..n-1 in the order of their ranks: `int64`, (n,).
-    """
+    """Return the numbers 0..n-1 in a random order that the seed decides: `int64`, (n,)."""
     return torch.randperm(n, generator=torch.Generator().manual_seed(seed))
 
 
@@ -105,10 +98,8 @@ class Memory:
             raise ValueError("budget and per_class must be at least 1; give neither for no exemplars")
         if selection not in get_args(Selection):
             raise ValueError(f"selection must be one of {', '.join(get_args(Selection))}, not {selection!r}")
-        self.budget = budget
-        self.per_class = per_class
+        self.budget, self.per_class, self.seed = budget, per_class, seed
         self.selection: Selection = selection
-        self.seed = seed
         self._ranked: dict[int, Tensor] = {}
 
     @property
@@ -121,7 +112,7 @@ class Memory:
 
         Args:
             class_label: The class.
-            indices: The places of its samples in the training set, `int64`, (N,).
+            indices: The rows of its samples in the training set, `int64`, (N,).
             features: Their features, (N, D); only herding needs them.
 
         Raises:
@@ -140,7 +131,7 @@ class Memory:
         self._ranked[class_label] = indices.cpu()[order]
 
     def per_class_count(self, seen: int) -> int:
-        """How many exemplars a class has once `seen` classes were seen; a class with fewer samples keeps them all."""
+        """Return how many exemplars a class has after `seen` classes; a class with fewer samples keeps them all."""
         if seen < 1:
             raise ValueError(f"seen must be at least 1, not {seen}")
         if self.budget is not None:
@@ -148,13 +139,13 @@ class Memory:
         return self.per_class or 0
 
     def indices(self, seen: int) -> Tensor:
-        """The exemplars of all classes that were added.
+        """Return the exemplars of all classes that were added.
 
         Args:
             seen: How many classes were seen; it sets the share of each.
 
         Returns:
-            Places in the training set, class after class in the order of introduction, best first: `int64`, (M,).
+            Rows of the training set, class after class in the order of introduction, best first: `int64`, (M,).
         """
         if seen < len(self._ranked):
             raise ValueError(f"seen is {seen}, but {len(self._ranked)} classes were added")
@@ -164,9 +155,9 @@ class Memory:
 
     @property
     def ranked(self) -> dict[int, Tensor]:
-        """The samples of each class that was added, best first: everything the memory knows, for a checkpoint."""
+        """The samples of each class that was added, best first: the memory's whole state, for a checkpoint."""
         return dict(self._ranked)
 
     def restore(self, ranked: Mapping[int, Tensor]) -> None:
-        """Take over what `ranked` gave, in place of everything that is known."""
+        """Replace the state by what `ranked` gave."""
         self._ranked = {label: ranks.clone() for label, ranks in ranked.items()}

@@ -1,1 +1,1 @@
-"""Readings of a trained model and their metrics."""
+"""Methods of a trained model and their metrics."""

@@ -1,18 +1,17 @@
 """How far latents drifted, and how much of it an aligner undoes, on held-out test images of old classes.
 
-Facts to report, made with test data: nothing is chosen by them.
+These numbers are made with test data and are only reported: nothing is chosen by them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from elign.lab.evaluation.material import Material
+from elign.lab.evaluation.inputs import EvalInputs
 
 
 @dataclass(frozen=True)
@@ -30,26 +29,22 @@ class Drift:
     moved: float
 
 
-def measure_drift(material: Material, *, old: Tensor, previous: Tensor) -> dict[str, Drift]:
-    """Drift before (`base`) and after each aligner.
+def measure_drift(inputs: EvalInputs, *, old: Tensor, previous: Tensor) -> dict[str, Drift]:
+    """Measure the drift before (`base`) and after each aligner.
 
     Args:
-        material: Of the task.
+        inputs: Of the task.
         old: Which test samples are of old classes, (N,) bool.
-        previous: What their values were under the previous model, (old samples, D).
+        previous: Their latents under the previous model, (old samples, D).
     """
-    current = material.space.values(material.test)[old]
-    everywhere = torch.ones(len(material.test))
-
-    def after(aligner: str) -> Tensor:
-        return material.space.values(material.move_test(aligner, everywhere))[old]
-
-    places: Iterable[tuple[str, Tensor]] = [("base", current), *((name, after(name)) for name in material.aligners)]
+    target, everywhere = inputs.target, torch.ones(len(inputs.test))
+    before, current = target.previous(previous), target.values(inputs.test)[old]
+    moved = {name: target.values(inputs.move_test(name, everywhere))[old] for name in inputs.aligners}
     return {
         name: Drift(
-            distance=float((z - previous).norm(dim=1).mean()),
-            cosine_distance=float((1 - F.cosine_similarity(z, previous, dim=1)).mean()),
+            distance=float((z - before).norm(dim=1).mean()),
+            cosine_distance=float((1 - F.cosine_similarity(z, before, dim=1)).mean()),
             moved=float((z - current).norm(dim=1).mean()),
         )
-        for name, z in places
+        for name, z in {"base": current, **moved}.items()
     }

@@ -1,18 +1,126 @@
-"""Metrics of a whole run, as pure functions of its rows.
-
-Notation: T tasks, a_t the accuracy on all classes seen after task t, a_{t,i} the accuracy after task t on the test
-samples of task i among all classes seen. All values are fractions.
-"""
+"""From predictions to rows, and from rows to the metrics of a run."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Literal
 
-from elign.lab.evaluation.errors import EvaluationError
-from elign.lab.evaluation.scoring import Row
+from torch import Tensor
+
+from elign.lab.evaluation.inputs import EvaluationError
+from elign.lab.evaluation.methods import Method, Prediction
+
+
+@dataclass(frozen=True)
+class MetricNames:
+    """How the results of one benchmark are worded.
+
+    Args:
+        measure: What its main number is called.
+        seen: Of what it is, after a task.
+        of_task: The same for one task; "of task 2" follows.
+        item: What is aligned one by one.
+        told: What an oracle knows of each of them.
+    """
+
+    measure: str
+    seen: str
+    of_task: str
+    item: str
+    told: str
+
+
+CLASSIFIED = MetricNames(
+    measure="accuracy",
+    seen="on the test images of all classes seen so far",
+    of_task="test images",
+    item="image",
+    told="of each test image whether its class is old",
+)
+DETECTED = MetricNames(
+    measure="mean average precision",
+    seen="over all classes seen so far",
+    of_task="classes",
+    item="region",
+    told="of each region whether it lies on an old object",
+)
+
+
+def metric_names_of(classifiers: Iterable[str]) -> MetricNames:
+    """Return the names for a run whose rows have these classifiers."""
+    return DETECTED if "detector" in classifiers else CLASSIFIED
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one method reached after one task; accuracies and shares are fractions in [0, 1].
+
+    Args:
+        task: Number of the task, from 1.
+        method: Name of the method.
+        classifier: `fc`, `nearest-mean`, `prototypes`, `blend`, `own` or `detector`.
+        label_free: False if the method knows which test samples are old.
+        accuracy: Of all test samples, among all classes seen so far.
+        old: Of test samples of old classes, among all classes; None at the first task, where there are none.
+        new: Of test samples of the task's own classes; None at the first task, where it would be `accuracy`.
+        among_old: Of test samples of old classes, among the old classes only; None at the first task.
+        gate_accuracy: Share of test samples that a label-free gate classifies correctly (old: weight above one half,
+            new: not); None without such a gate.
+        aligned_share: Mean weight of alignment over all test samples; 0 where nothing is moved.
+        by_task: Accuracy of the test samples of each task so far, among all classes.
+    """
+
+    task: int
+    method: str
+    classifier: str
+    label_free: bool
+    accuracy: float
+    old: float | None
+    new: float | None
+    among_old: float | None
+    gate_accuracy: float | None
+    aligned_share: float
+    by_task: tuple[float, ...]
+
+
+def score(method: Method, prediction: Prediction, labels: Tensor, *, task_sizes: Sequence[int]) -> Row:
+    """Count how many test samples are classified correctly.
+
+    Args:
+        method: The method.
+        prediction: What it gives.
+        labels: Labels of all test samples, (N,).
+        task_sizes: How many classes each task brought so far; the last one is the current task.
+    """
+    old_classes = sum(task_sizes[:-1])
+    right = prediction.scores.argmax(dim=1) == labels
+    old = labels < old_classes
+    among_old = prediction.scores[old, :old_classes].argmax(dim=1) == labels[old] if old_classes else right
+    weights = prediction.weights
+    return Row(
+        task=len(task_sizes),
+        method=method.name,
+        classifier=prediction.classifier,
+        label_free=not method.uses_labels,
+        accuracy=_share(right),
+        old=_share(right[old]) if old_classes else None,
+        new=_share(right[~old]) if old_classes else None,
+        among_old=_share(among_old) if old_classes else None,
+        gate_accuracy=_share((weights > 0.5) == old) if prediction.gated and weights is not None else None,
+        aligned_share=0.0 if weights is None else float(weights.double().mean()),
+        by_task=tuple(
+            _share(right[(labels >= end - size) & (labels < end)])
+            for size, end in zip(task_sizes, accumulate(task_sizes), strict=True)
+        ),
+    )
+
+
+def _share(right: Tensor) -> float:
+    return int(right.sum()) / len(right)
+
 
 METRICS: Mapping[str, tuple[str, str]] = {
     "average": ("(1/T) Σ_{t=1..T} a_t", "average incremental accuracy, with the first task as in the paper"),
@@ -25,21 +133,23 @@ METRICS: Mapping[str, tuple[str, str]] = {
     ),
     "backward_transfer": ("(1/(T-1)) Σ_{i<T} (a_{T,i} - a_{i,i})", "change since a task was learned; negative: forgot"),
     "recovered": (
-        "(reading - base) / (oracle-mask - base), averages over t=2..T",
+        "(method - base) / (oracle-mask - base), averages over t=2..T",
         "share of the gain that knowing old from new gives without any alignment",
     ),
     "old": ("(1/(T-1)) Σ_{t=2..T} accuracy on old classes", "among all classes seen"),
     "new": ("(1/(T-1)) Σ_{t=2..T} accuracy on the task's own classes", "among all classes seen"),
     "among_old": ("(1/(T-1)) Σ_{t=2..T} accuracy on old classes", "with the choice among old classes only"),
     "gate_accuracy": (
-        "(1/(T-1)) Σ_{t=2..T} share of samples that the gate treats rightly",
+        "(1/(T-1)) Σ_{t=2..T} share of samples that the gate classifies correctly",
         "old aligned, new not; only for label-free gates",
     ),
 }
 """Formula and explanation of each metric, for display."""
 
-HEADLESS = ("prototypes", "blend")
-"""Classifiers that take the place of the model's own head, and are compared with it."""
+HEADLESS = ("prototypes", "blend", "own")
+"""Classifiers that replace the model's own head, and are compared with it."""
+HEAD = ("fc", *HEADLESS, "detector")
+"""The classifiers of the main table: the model's own head, and those that replace it."""
 
 Part = Literal["accuracy", "old", "new", "among_old", "gate_accuracy"]
 _SMALLEST_GAIN = 1e-12
@@ -47,9 +157,9 @@ _SMALLEST_GAIN = 1e-12
 
 @dataclass(frozen=True)
 class Summary:
-    """One reading over a whole run; names as in `METRICS`. None where a metric has no value (one task, no gate)."""
+    """One method over a whole run; names as in `METRICS`. None where a metric has no value (one task, no gate)."""
 
-    reading: str
+    method: str
     classifier: str
     label_free: bool
     tasks: int
@@ -65,39 +175,35 @@ class Summary:
     recovered: float | None
 
 
-def curve(rows: Sequence[Row], reading: str, classifier: str) -> list[Row]:
-    """The rows of one reading, for tasks 1 to T in order.
+def curve(rows: Sequence[Row], method: str, classifier: str) -> list[Row]:
+    """Return the rows of one method, for tasks 1 to T in order.
 
-    A reading that does not exist at the first task, where nothing is aligned, has base's row of that classifier there.
+    A method that does not exist at the first task, where nothing is aligned, has base's row there: of the same
+    classifier, or of the head that it replaces.
 
     Raises:
         EvaluationError: There is no row for some task, or more than one.
     """
-    found = _by_task(rows, reading, classifier)
+    found = _by_task(rows, method, classifier)
     for task in range(1, _last_task(rows) + 1):
         if task not in found:
-            raise EvaluationError(f"there is no row of {reading} ({classifier}) for task {task}")
+            raise EvaluationError(f"there is no row of {method} ({classifier}) for task {task}")
     return [found[task] for task in sorted(found)]
 
 
 def average_accuracy(rows: Sequence[Row]) -> float:
-    """`(1/T) Σ_{t=1..T} a_t` of a `curve`: the average incremental accuracy, with the first task."""
+    """Return `(1/T) Σ_{t=1..T} a_t` of a `curve`: the average incremental accuracy, with the first task."""
     return statistics.fmean(row.accuracy for row in rows)
 
 
 def incremental_mean(rows: Sequence[Row], part: Part = "accuracy") -> float | None:
-    """`(1/(T-1)) Σ_{t=2..T}` of one number of a `curve`'s rows; None if some task has no value, or T = 1."""
+    """Return `(1/(T-1)) Σ_{t=2..T}` of one number of a `curve`'s rows; None if some task has no value, or T = 1."""
     values = [getattr(row, part) for row in rows[1:]]
     return None if not values or None in values else statistics.fmean(values)
 
 
-def last_accuracy(rows: Sequence[Row]) -> float:
-    """`a_T` of a `curve`."""
-    return rows[-1].accuracy
-
-
 def accuracy_matrix(rows: Sequence[Row]) -> list[tuple[float, ...]]:
-    """`a_{t,i}` of a `curve`: line t has t entries, the accuracies on tasks 1 to t."""
+    """Return `a_{t,i}` of a `curve`: line t has t entries, the accuracies on tasks 1 to t."""
     matrix = [row.by_task for row in rows]
     for number, line in enumerate(matrix, start=1):
         if len(line) != number:
@@ -106,7 +212,7 @@ def accuracy_matrix(rows: Sequence[Row]) -> list[tuple[float, ...]]:
 
 
 def forgetting(matrix: Sequence[Sequence[float]]) -> float | None:
-    """`(1/(T-1)) Σ_{i<T} [max_{i≤t<T} a_{t,i} - a_{T,i}]`; None for a single task."""
+    """Return `(1/(T-1)) Σ_{i<T} [max_{i≤t<T} a_{t,i} - a_{T,i}]`; None for a single task."""
     before, last = matrix[:-1], matrix[-1]
     if not before:
         return None
@@ -115,32 +221,32 @@ def forgetting(matrix: Sequence[Sequence[float]]) -> float | None:
 
 
 def backward_transfer(matrix: Sequence[Sequence[float]]) -> float | None:
-    """`(1/(T-1)) Σ_{i<T} (a_{T,i} - a_{i,i})`; None for a single task."""
+    """Return `(1/(T-1)) Σ_{i<T} (a_{T,i} - a_{i,i})`; None for a single task."""
     if len(matrix) < 2:
         return None
     return statistics.fmean(matrix[-1][i] - matrix[i][i] for i in range(len(matrix) - 1))
 
 
-def recovered_fraction(reading: float | None, base: float | None, mask: float | None) -> float | None:
-    """`(reading - base) / (oracle-mask - base)`; None if one is missing or the mask gains nothing.
+def recovered_fraction(method: float | None, base: float | None, mask: float | None) -> float | None:
+    """Return `(method - base) / (oracle-mask - base)`; None if one is missing or the mask gains nothing.
 
     1 means: no better than telling the base model which samples are old.
     """
-    if reading is None or base is None or mask is None or mask - base < _SMALLEST_GAIN:
+    if method is None or base is None or mask is None or mask - base < _SMALLEST_GAIN:
         return None
-    return (reading - base) / (mask - base)
+    return (method - base) / (mask - base)
 
 
 def summarise(rows: Sequence[Row]) -> list[Summary]:
-    """One summary for each reading and classifier that was read after every task (the first one aside), in row order.
+    """Return a summary for each method and classifier with a row for every task but perhaps the first, in row order.
 
-    A reading that is missing for some later task (nearest means, say, when a class has no exemplar any more) is left
+    A method that is missing for some later task (such as nearest means, when a class has no exemplar any more) is left
     out: its average would be over other tasks than the others'.
 
     Args:
         rows: Of one run.
     """
-    names = dict.fromkeys((row.reading, row.classifier) for row in rows)
+    names = dict.fromkeys((row.method, row.classifier) for row in rows)
     complete = [name for name in names if len(_by_task(rows, *name)) == _last_task(rows)]
     curves = {name: curve(rows, *name) for name in complete}
     return [_summary(name, found, curves) for name, found in curves.items()]
@@ -150,35 +256,40 @@ def _last_task(rows: Sequence[Row]) -> int:
     return max((row.task for row in rows), default=0)
 
 
-def _by_task(rows: Sequence[Row], reading: str, classifier: str) -> dict[int, Row]:
-    """The rows of one reading by task; see `curve` for the first one."""
+def _by_task(rows: Sequence[Row], method: str, classifier: str) -> dict[int, Row]:
+    """The rows of one method by task; see `curve` for the first one."""
     found: dict[int, Row] = {}
     for row in rows:
-        if (row.reading, row.classifier) == (reading, classifier):
+        if (row.method, row.classifier) == (method, classifier):
             if row.task in found:
-                raise EvaluationError(f"two rows of {reading} ({classifier}) for task {row.task}: rows of two runs?")
+                raise EvaluationError(f"two rows of {method} ({classifier}) for task {row.task}: rows of two runs?")
             found[row.task] = row
-    if 1 not in found and reading != "base":
-        first = _by_task(rows, "base", classifier).get(1)
+    if 1 not in found and method != "base":
+        first = _by_task(rows, "base", _beside(classifier)).get(1)
         found |= {} if first is None else {1: first}
     return found
 
 
+def _beside(classifier: str) -> str:
+    """Return the classifier whose base a row is compared with."""
+    return "fc" if classifier in HEADLESS else classifier
+
+
 def _summary(name: tuple[str, str], rows: Sequence[Row], curves: Mapping[tuple[str, str], Sequence[Row]]) -> Summary:
-    reading, classifier = name
+    method, classifier = name
     matrix = accuracy_matrix(rows)
 
     def mean_of(other: str) -> float | None:
-        return incremental_mean(curves.get((other, "fc" if classifier in HEADLESS else classifier), []))
+        return incremental_mean(curves.get((other, _beside(classifier)), []))
 
     return Summary(
-        reading=reading,
+        method=method,
         classifier=classifier,
         label_free=rows[-1].label_free,
         tasks=len(rows),
         average=average_accuracy(rows),
         average_incremental=incremental_mean(rows),
-        last=last_accuracy(rows),
+        last=rows[-1].accuracy,
         old=incremental_mean(rows, "old"),
         new=incremental_mean(rows, "new"),
         among_old=incremental_mean(rows, "among_old"),

@@ -1,9 +1,17 @@
+"""Folders in COCO's format, whole, damaged or hostile: boxes inside of their pictures, or the named error."""
+
+import copy
 import json
+import os
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.fuzzing import answer, bounded, damaged, fuzz
 
-from elign.lab.data.errors import DamagedFileError
-from elign.lab.data.image_folders import FolderLayoutError
+from elign.lab.data.base import DamagedFileError
+from elign.lab.data.folders import FolderLayoutError
+from elign.lab.detection.data.annotated import make_split
 from elign.lab.detection.data.coco import read_coco
 
 
@@ -115,8 +123,97 @@ def test_a_wrong_entry_is_named(coco, key, entry, field, value, problem):
     assert caught.value.path == path
 
 
-def test_absolute_paths_are_refused(coco):
-    absolute = str((coco / "val2017/c.png").resolve())
-    change(coco, lambda document: document["images"][0].update(file_name=absolute))
-    with pytest.raises(DamagedFileError, match="no picture"):
-        read_coco(coco)
+DOCUMENT = {
+    "images": [{"id": 1, "file_name": "a.png", "width": 9, "height": 8}],
+    "categories": [{"id": 3, "name": "dog"}],
+    "annotations": [{"id": 7, "image_id": 1, "category_id": 3, "bbox": [1, 2.5, 3, 4], "iscrowd": 0}],
+}
+WHOLE = json.dumps(DOCUMENT).encode()
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
+VALUES = st.recursive(
+    SCALARS,
+    lambda some: st.lists(some, max_size=3) | st.dictionaries(st.text(max_size=4), some, max_size=3),
+    max_leaves=6,
+)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name in ("annotations", "train", "val", "elsewhere"):
+        (tmp_path / name).mkdir()
+    for name in ("train/a.png", "val/a.png", "elsewhere/a.png"):
+        (tmp_path / name).touch()
+    (tmp_path / "annotations" / "instances_val.json").write_bytes(WHOLE)
+    return tmp_path
+
+
+def read(folder, content):
+    path = folder / "annotations" / "instances_train.json"
+    path.write_bytes(content)
+    part = answer(lambda: read_coco(folder)[0], names=path)
+    if part is None:
+        return
+    assert all(one.picture.is_relative_to(folder / "train") for one in part.annotations)
+    assert all(name.encode() for name in part.categories)
+    answer(lambda: make_split(part.annotations, part.categories, image_size=4, flips=True))
+
+
+@fuzz(200)
+@given(data=st.data())
+def test_any_damage_gives_boxes_or_is_named(folder, data):
+    if data.draw(st.booleans()):
+        read(folder, data.draw(damaged((WHOLE,), text=True)))
+        return
+    document = copy.deepcopy(DOCUMENT)
+    group = data.draw(st.sampled_from(list(document)))
+    if data.draw(st.booleans()):
+        entry = document[group][0]
+        entry[data.draw(st.sampled_from(list(entry)))] = data.draw(VALUES)
+    else:
+        document[group] = data.draw(VALUES)
+    read(folder, json.dumps(document).encode())
+
+
+def changed(group, **values):
+    document = copy.deepcopy(DOCUMENT)
+    document[group][0] |= values
+    return json.dumps(document).encode()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        changed("images", file_name="../elsewhere/a.png"),
+        changed("images", file_name="/etc/hostname"),
+        changed("images", file_name="a\0.png"),
+        changed("images", file_name="a" * 5000),
+        changed("images", width=10**400),
+        changed("categories", name="\ud800"),
+        changed("annotations", bbox=list(range(100_000))),
+        changed("annotations", bbox=[10**400, 0, 1, 1]),
+        b"[" * 100_000,
+    ],
+    ids=["outside", "absolute", "zero byte", "long", "wide", "no text", "long box", "large box", "deep"],
+)
+def test_hostile_values_are_named_in_a_line(folder, content):
+    path = folder / "annotations" / "instances_train.json"
+    path.write_bytes(content)
+    with pytest.raises(DamagedFileError, match="instances_train") as caught:
+        read_coco(folder)
+    assert len(str(caught.value)) < 6000
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+@pytest.mark.parametrize("kind", ["pipe", "device", "sparse"])
+def test_only_regular_files_of_a_sensible_size_are_opened(folder, kind):
+    path = folder / "annotations" / "instances_train.json"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        with path.open("wb") as handle:
+            handle.truncate(1 << 40)
+    with bounded(seconds=10, megabytes=32), pytest.raises(DamagedFileError, match="instances_train"):
+        read_coco(folder)

@@ -2,9 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from elign.lab.data.dataset import ImageData
+from elign.lab.data.base import DataError, ImageData
 from elign.lab.data.digits import load_digits_dataset
-from elign.lab.data.errors import DataError
 from elign.lab.detection.data import scenes
 from elign.lab.detection.data.scenes import INK, digit_scenes, ink_of, make_scenes, paste
 
@@ -113,17 +112,6 @@ def test_scrambled_digits_keep_their_ink_and_lose_their_shape():
     scrambled = scenes._scrambled(digit, generator)
     assert sorted(scrambled.flatten()) == sorted(digit.flatten())
     assert (scrambled != digit).mean() > 0.3
-
-
-def test_labels_can_be_renumbered_and_rows_kept(made):
-    train = made[0]
-    place = torch.arange(9, -1, -1)
-    turned = train.renumbered(place)
-    assert all((9 - a.labels == b.labels).all() for a, b in zip(train.objects, turned.objects, strict=True))
-    kept = train.keep(torch.tensor([7, 2]))
-    assert len(kept) == 2
-    assert torch.equal(kept.image(0), train.image(7))
-    assert torch.equal(kept.objects[1].boxes, train.objects[2].boxes)
 
 
 @pytest.mark.parametrize(("count", "side"), [(0, 96), (1, 47)])

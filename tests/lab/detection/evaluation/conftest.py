@@ -1,4 +1,4 @@
-"""Two small detectors, before and after a task, images they look at, and readings: shared by these tests."""
+"""Two small detectors, before and after a task, images they look at, and methods: shared by these tests."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from elign.lab.detection.data.split import Objects
-from elign.lab.detection.evaluation.readings import RegionReadings
+from elign.lab.detection.data.base import Objects
+from elign.lab.detection.evaluation.region_methods import RegionMethods
 from elign.lab.detection.models import make_detector, settings_of
-from elign.lab.evaluation.settings import AlignerSettings
+from elign.lab.evaluation.inputs import AlignerSettings
 
 KNOWN, NEW = 2, 2
 QUICK = AlignerSettings(iterations=30, hidden=(16,), steps=5, learning_rate=5e-3, step_size=0.5)
@@ -50,7 +50,7 @@ def make_pair(**changes):
 
 @pytest.fixture(scope="session")
 def world():
-    """Detectors, images, their regions under the current detector, objects on some of the regions, and readings."""
+    """Detectors, images, their regions under the current detector, objects on some of the regions, and methods."""
     previous, current = make_pair()
     images = make_images()
     with torch.no_grad():
@@ -63,15 +63,15 @@ def world():
     # As if all latents had drifted by one vector, longer than they differ from each other.
     drift = torch.randn(regions.latents.shape[1], generator=torch.Generator().manual_seed(2))
     pairs = regions.latents + regions.latents.std(dim=0).mean() * drift, regions.latents
-    readings = RegionReadings.fit(*pairs, known=KNOWN, settings=QUICK, seed=3)
+    methods = RegionMethods.fit(*pairs, old_classes=KNOWN, settings=QUICK, seed=3)
     return SimpleNamespace(
         previous=previous,
         current=current,
         images=images,
         regions=regions,
         objects=objects,
-        readings=readings,
-        known=KNOWN,
+        methods=methods,
+        old_classes=KNOWN,
         make_pair=make_pair,
         settings=QUICK,
     )

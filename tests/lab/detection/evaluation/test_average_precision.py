@@ -1,15 +1,28 @@
-"""Average precision: cases worked out by hand, and a slow computation of its own by the definition."""
+"""Average precision: cases worked out by hand, a slow computation by the definition, COCO, and rows."""
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import random
+import sys
 
 import pytest
 import torch
 
-from elign.lab.detection.data.split import Objects
-from elign.lab.detection.evaluation.average_precision import Detections, average_precisions
-from elign.lab.evaluation.errors import EvaluationError
+from elign.lab.detection.data.base import Objects
+from elign.lab.detection.evaluation.average_precision import (
+    Detections,
+    average_precisions,
+    coco_average_precisions,
+    coco_metadata,
+    require_coco,
+    score_methods,
+)
+from elign.lab.detection.evaluation.region_methods import Collected, predict_images
+from elign.lab.environment import MissingExtraError
+from elign.lab.evaluation.inputs import EvaluationError
+from elign.lab.runs.results import read_results, write_results
 from elign.utils.errors import OptionError
 
 A, B, C = (0, 0, 10, 10), (20, 20, 30, 30), (40, 40, 50, 50)
@@ -48,36 +61,6 @@ def test_right_wrong_right_of_three():
     assert both(detections, [objects((A, 0), (B, 0), (C, 0))]) == pytest.approx([5 / 9, 6 / 11])
 
 
-def test_scores_rank_detections_of_all_images_together():
-    # The second image's wrong detection comes between the two right ones, whose order is not that of the images.
-    # wrong, right, right of two: precisions 0, 1/2, 2/3, so 2/3 everywhere.
-    detections = [found((A, 0, 0.3)), found((NOWHERE, 0, 0.9), (B, 0, 0.5))]
-    assert both(detections, [objects((A, 0)), objects((B, 0))]) == pytest.approx([2 / 3, 2 / 3])
-
-
-def test_precision_is_the_best_at_any_higher_recall():
-    # right, wrong, wrong, right, right of three: precisions 1, 1/2, 1/3, 1/2, 3/5; at recall 2/3 it counts as 3/5.
-    # Area: (1 + 3/5 + 3/5) / 3 = 11/15. Eleven points: 4 of 1 and 7 of 3/5: 8.2 / 11.
-    detections = [
-        found((A, 0, 0.9), (NOWHERE, 0, 0.8), (NOWHERE, 0, 0.7), (B, 0, 0.6), (C, 0, 0.5)),
-    ]
-    assert both(detections, [objects((A, 0), (B, 0), (C, 0))]) == pytest.approx([11 / 15, 8.2 / 11])
-
-
-def test_second_detection_of_an_object_is_wrong():
-    # right, wrong, right of two: area (1 + 2/3) / 2 = 5/6; eleven points: 6 of 1, 5 of 2/3: (6 + 10/3) / 11 = 28/33.
-    detections = [found((A, 0, 0.9), ((0, 0, 10, 9), 0, 0.8), (B, 0, 0.7))]
-    assert both(detections, [objects((A, 0), (B, 0))]) == pytest.approx([5 / 6, 28 / 33])
-
-
-def test_an_object_that_is_taken_does_not_hand_a_detection_on_to_the_next_one():
-    # The detection overlaps both objects by more than one half, the first by more; so does the second detection, which
-    # therefore is wrong though the other object is free (COCO would give it that one).
-    near = (0, 0, 10, 14)
-    detections = [found((A, 0, 0.9), ((0, 0, 10, 11), 0, 0.8))]
-    assert both(detections, [objects((A, 0), (near, 0))]) == pytest.approx([1 / 2, 6 / 11])
-
-
 def test_difficult_objects_need_not_be_found_and_their_detections_do_not_count():
     # Both detections of the difficult object vanish: right of one, whatever their scores.
     detections = [found((B, 0, 0.9), (B, 0, 0.8), (A, 0, 0.7))]
@@ -93,22 +76,11 @@ def test_classes_without_an_object_that_counts_have_no_value():
     assert average_precisions([found((A, 0, 0.5), (A, 2, 0.5))], truth, classes=3) == [1, None, None]
 
 
-def test_an_object_of_another_class_is_not_found():
-    assert average_precisions([found((A, 1, 0.9))], [objects((A, 0), (B, 1))], classes=2) == [0, 0]
-
-
 def test_overlap_of_exactly_the_threshold_is_enough():
     # 10 x 10 and 10 x 5: intersection over union 1/2.
     half = (0, 0, 10, 5)
     assert both([found((half, 0, 0.9))], [objects((A, 0))]) == [1, 1]
     assert both([found((half, 0, 0.9))], [objects((A, 0))], threshold=0.51) == [0, 0]
-
-
-def test_pixels_counts_the_last_one():
-    # First and last pixel 0 and 9: ten of them. With 0 to 4, five: one half. Continuous, 9 * 4 / 81 is less.
-    assert both([found(((0, 0, 9, 4), 0, 0.9))], [objects(((0, 0, 9, 9), 0))], pixels=True) == [1, 1]
-    assert both([found(((0, 0, 9, 4), 0, 0.9))], [objects(((0, 0, 9, 9), 0))]) == [0, 0]
-    assert both([found(((3, 3, 3, 3), 0, 0.9))], [objects(((3, 3, 3, 3), 0))], pixels=True, threshold=1) == [1, 1]
 
 
 def test_recall_of_three_tenths_reaches_three_tenths():
@@ -150,11 +122,6 @@ def test_a_detectors_output_loses_the_background():
 def test_what_does_not_fit_is_named(detections, truth, options, says):
     with pytest.raises((EvaluationError, OptionError), match=says):
         average_precisions(detections, truth, classes=1, **options)
-
-
-def test_shapes_are_checked():
-    with pytest.raises(EvaluationError, match="boxes"):
-        Detections(torch.zeros(2, 4), torch.zeros(1), torch.zeros(1, dtype=torch.int64))
 
 
 def slow_overlap(first, second):
@@ -223,3 +190,185 @@ def test_equals_the_definition(threshold, method):
         assert [value is None for value in fast] == [value is None for value in expected], seed
         known = [value for value in expected if value is not None]
         assert [value for value in fast if value is not None] == pytest.approx(known), seed
+
+
+needs_coco = pytest.mark.skipif(
+    not all(map(importlib.util.find_spec, ("torchmetrics", "pycocotools"))), reason="the extra coco is not installed"
+)
+
+
+def grid(count):
+    """Boxes that do not touch each other, so that a detection can only mean one of them."""
+    return torch.tensor([[40.0 * i, 0.0, 40.0 * i + 20, 20.0] for i in range(count)])
+
+
+def scene(*, right, wrong, seed, classes=2):
+    """An image of five objects of each class, of which some are found, with wrong detections among the right ones."""
+    generator = torch.Generator().manual_seed(seed)
+    boxes, labels = grid(5 * classes), torch.arange(classes).repeat_interleave(5)
+    hit = torch.cat([torch.arange(5)[:right] + 5 * label for label in range(classes)])
+    missed = torch.arange(classes).repeat_interleave(wrong)
+    found = Detections(
+        boxes=torch.cat([boxes[hit] + torch.rand(len(hit), 4, generator=generator), boxes[missed] + 500]),
+        scores=torch.rand(len(hit) + len(missed), generator=generator),
+        labels=torch.cat([labels[hit], missed]),
+    )
+    return found, Objects(boxes, labels, torch.zeros(len(labels), dtype=torch.bool))
+
+
+@needs_coco
+def test_equals_the_area_where_both_definitions_coincide():
+    # All wrong detections first, then all objects: precision is 10 / 13 at every recall, for 101 points and the area.
+    scenes = [scene(right=5, wrong=0, seed=seed) for seed in (0, 1)]
+    false = torch.full((3, 4), 900.0) + torch.tensor([0.0, 0.0, 20.0, 20.0]) + 30 * torch.arange(3).unsqueeze(1)
+    scenes.append(
+        (
+            Detections(false, torch.full((3,), 2.0), torch.zeros(3, dtype=torch.int64)),
+            Objects(torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.bool)),
+        )
+    )
+    detections, objects = ([s[i] for s in scenes] for i in (0, 1))
+    coco = coco_average_precisions(detections, objects, classes=3)
+    assert coco.at_50 == pytest.approx((10 / 13, 1, None))
+    assert average_precisions(detections, objects, classes=3) == pytest.approx([10 / 13, 1, None])
+
+
+@needs_coco
+@pytest.mark.parametrize("seed", range(3))
+def test_is_near_the_area_else(seed):
+    scenes = [scene(right=4, wrong=2, seed=10 * seed + i) for i in range(6)]
+    detections, objects = ([s[i] for s in scenes] for i in (0, 1))
+    coco = coco_average_precisions(detections, objects, classes=2)
+    area = average_precisions(detections, objects, classes=2)
+    # 101 points of a falling curve are off its area by at most one of them.
+    assert coco.at_50 == pytest.approx(area, abs=1 / 100)
+    assert 0 < area[0] < 1
+    at_75 = average_precisions(detections, objects, classes=2, threshold=0.75)
+    assert coco.at_75 == pytest.approx(at_75, abs=1 / 100)
+
+
+@needs_coco
+def test_mean_is_over_ten_overlaps():
+    # 20 x 20 and 20 x 15.5: overlap 0.775, enough for the six thresholds 0.5, ..., 0.75.
+    boxes = grid(1)
+    truth = Objects(boxes, torch.tensor([0]), torch.tensor([False]))
+    found = Detections(boxes - torch.tensor([0.0, 0.0, 0.0, 4.5]), torch.tensor([0.9]), torch.tensor([0]))
+    coco = coco_average_precisions([found], [truth], classes=1)
+    assert (coco.mean, coco.at_50, coco.at_75) == (pytest.approx((0.6,)), pytest.approx((1,)), pytest.approx((1,)))
+
+
+@needs_coco
+def test_difficult_objects_need_not_be_found():
+    found, truth = scene(right=4, wrong=0, seed=0, classes=1)
+    difficult = torch.tensor([False] * 4 + [True])
+    assert coco_average_precisions([found], [truth], classes=1).at_50[0] < 1
+    truth = Objects(truth.boxes, truth.labels, difficult)
+    assert coco_average_precisions([found], [truth], classes=1).at_50 == pytest.approx((1,))
+
+
+@needs_coco
+def test_nothing_there():
+    nothing = Objects(torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.bool))
+    empty = Detections(torch.zeros(0, 4), torch.zeros(0), torch.zeros(0, dtype=torch.int64))
+    for found, truth, value in (
+        ([], [], None),
+        ([empty], [nothing], None),
+        ([empty], [scene(right=1, wrong=0, seed=0, classes=1)[1]], 0),
+    ):
+        assert coco_average_precisions(found, truth, classes=1).mean == (value,)
+
+
+@needs_coco
+@pytest.mark.parametrize("package", ["torchmetrics.detection", "pycocotools"])
+def test_without_the_extra_the_message_says_what_to_install(monkeypatch, package):
+    require_coco()
+    monkeypatch.setitem(sys.modules, package, None)
+    for call in (require_coco, lambda: coco_average_precisions([], [], classes=1)):
+        with pytest.raises(MissingExtraError, match=r"pip install 'elign\[lab,coco\]'"):
+            call()
+
+
+def boxes(places):
+    return torch.tensor([[20.0 * place, 0.0, 20.0 * place + 10, 10.0] for place in places]).reshape(-1, 4)
+
+
+def truth(*labels):
+    """One object of each label, side by side."""
+    count = len(labels)
+    return Objects(boxes(range(count)), torch.tensor(labels), torch.zeros(count, dtype=torch.bool))
+
+
+def placed(*entries):
+    """Entries are (place, label, score)."""
+    places, labels, scores = zip(*entries, strict=True)
+    return Detections(boxes(places), torch.tensor(scores), torch.tensor(labels))
+
+
+# Classes 0 and 1 (task 1), 2 and 3 (task 2), 4 (task 3, not seen after task 2). Nobody has an object of class 3.
+OBJECTS = [truth(0, 1, 2, 4), truth(0)]
+DETECTIONS = [
+    # Class 0: right, right of two: 1. Class 1: wrong, right of one: 1/2. Class 2: right of one, 1. Class 3: nothing.
+    placed((0, 0, 0.9), (9, 1, 0.8), (1, 1, 0.7), (2, 2, 0.6), (3, 3, 0.5)),
+    placed((0, 0, 0.9)),
+]
+
+
+def test_rows_are_means_over_classes():
+    gate = Collected(True, True, DETECTIONS, regions=40, moved=10.0, judged=40, agreed=30)
+    (row,), precisions = score_methods({"eli/by-energy": gate}, OBJECTS, task_sizes=[2, 2])
+    assert precisions == {"eli/by-energy": [1, 0.5, 1, None]}
+    assert (row.task, row.method, row.classifier, row.label_free) == (2, "eli/by-energy", "detector", True)
+    assert (row.accuracy, row.old, row.new) == pytest.approx((2.5 / 3, 0.75, 1))
+    assert row.by_task == pytest.approx((0.75, 1))
+    assert (row.gate_accuracy, row.aligned_share, row.among_old) == (0.75, 0.25, None)
+
+
+@needs_coco
+def test_cocos_numbers_are_plain_values():
+    metadata = coco_metadata({"base": Collected(True, detections=DETECTIONS)}, OBJECTS, classes=4)
+    assert json.loads(json.dumps(metadata)) == metadata
+    found = metadata["coco"]["base"]
+    # All boxes are exact, so every overlap says the same; class 3 has no object.
+    assert found["by_class"] == pytest.approx([1, 0.5, 1, None], abs=1e-6)
+    assert [found[name] for name in ("AP", "AP50", "AP75")] == pytest.approx([2.5 / 3] * 3)
+
+
+def test_the_first_task_has_neither_old_nor_new():
+    (row,), _ = score_methods({"base": Collected(True, detections=DETECTIONS)}, OBJECTS, task_sizes=[4])
+    assert (row.task, row.old, row.new, row.gate_accuracy, row.aligned_share) == (1, None, None, None, 0)
+    assert row.by_task == pytest.approx((row.accuracy,))
+
+
+def test_method_and_threshold_are_handed_on():
+    # Class 1 with eleven points: one half at each. Class 0 with one of its two: 6 of 11 points instead of one half.
+    one = [DETECTIONS[0], Detections(torch.zeros(0, 4), torch.zeros(0), torch.zeros(0, dtype=torch.int64))]
+    collected = {"base": Collected(True, detections=one)}
+    _, precisions = score_methods(collected, OBJECTS, task_sizes=[2, 2], method="11-point")
+    assert precisions["base"][:2] == pytest.approx([6 / 11, 0.5])
+    moved = [Detections(one[0].boxes + 1, one[0].scores, one[0].labels), one[1]]
+    _, precisions = score_methods({"base": Collected(True, detections=moved)}, OBJECTS, task_sizes=[4], threshold=0.9)
+    assert precisions["base"] == [0, 0, 0, None]
+
+
+def test_a_task_without_objects_has_no_value():
+    collected = {"base": Collected(True, detections=DETECTIONS)}
+    with pytest.raises(EvaluationError, match="no test object of task 2"):
+        score_methods(collected, OBJECTS, task_sizes=[3, 1])
+
+
+def test_rows_of_a_detector_go_into_the_results_and_come_back(world, tmp_path):
+    collected = predict_images(
+        world.current, [world.images], world.methods, objects=world.objects, previous=world.previous
+    )
+    rows, precisions = score_methods(collected, world.objects, task_sizes=[2, 2])
+    assert [row.method for row in rows] == list(world.methods.names)
+    assert {row.method for row in rows if not row.label_free} == {
+        name for name in world.methods.names if "oracle" in name or name == "previous-model"
+    }
+    assert len({row.accuracy for row in rows}) > 3, "the methods are all alike"
+    task = {"task": 2, "average_precision": precisions}
+    path = write_results(tmp_path, rows, {}, tasks=[task])
+    results = read_results(path)
+    assert results.rows == rows
+    assert results.tasks[0]["average_precision"] == precisions
+    assert all(len(values) == 4 for values in precisions.values())

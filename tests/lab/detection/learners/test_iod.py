@@ -1,3 +1,7 @@
+"""iOD: its terms, warp steps and image store."""
+
+from __future__ import annotations
+
 import copy
 from dataclasses import replace
 
@@ -6,9 +10,9 @@ import torch
 from torch.nn import functional as F
 
 from elign.lab.detection.learners import Stage
-from elign.lab.detection.learners.iod import _narrowed
-from elign.lab.detection.learners.losses import softened_divergence
-from elign.lab.detection.models.passes import roi_losses
+from elign.lab.detection.learners.base import softened_divergence
+from elign.lab.detection.learners.iod import ImageStore, _narrowed
+from elign.lab.detection.models.detector import roi_losses
 
 WARP = "roi_heads.box_head.stage.0.conv2.weight"
 
@@ -28,7 +32,7 @@ def test_its_terms_are_those_of_the_paper(make, batch, train, reads):
     look = learner.model.look(*batch(3))
     features = learner.teacher.features(look.images.tensors)
     source = look.features if reads == "student" else features
-    theirs = learner.teacher.read(source, look.rois, look.images.image_sizes)
+    theirs = learner.teacher.roi_outputs(source, look.rois, look.images.image_sizes)
     plain = roi_losses(look)
     divergence = softened_divergence(look.outputs.logits, theirs.logits, old=2, temperature=2.0)
     assert {name: term.item() for name, term in terms.items()} == pytest.approx(
@@ -100,7 +104,7 @@ def test_warp_steps_come_every_so_many_steps_with_a_few_stored_images(make, batc
 
 def test_fine_tuning_neither_stores_nor_warps_nor_moves_the_warp_layer(make, batch, train):
     learner = make("iod", options={"warp_every": 1})
-    learner.begin_stage(Stage("fine-tune", "balanced", 0.2, 0.02))
+    learner.start_stage(Stage("fine-tune", "balanced", 0.2, 0.02))
     before = copy.deepcopy(learner.model.state_dict())
     train(learner, *batch(1, 2, 3))
     assert WARP not in moved(before, learner.model)
@@ -152,3 +156,65 @@ def test_only_the_last_regions_of_each_class_count_in_a_warp_step(make, batch):
     assert few.labels.tolist() == [0, 0, 3, 3]
     assert torch.equal(few.outputs.logits, look.outputs.logits[kept])
     assert torch.equal(few.regression_targets, look.regression_targets[kept])
+
+
+def store(classes=2, per_class=3, seed=0):
+    made = ImageStore(per_class=per_class, seed=seed)
+    made.grow(classes)
+    return made
+
+
+def test_each_image_is_kept_for_the_class_of_its_object_and_the_oldest_goes():
+    kept = store()
+    kept.add(torch.tensor([10, 11, 12]), [torch.tensor([1]), torch.tensor([2, 2]), torch.tensor([1])])
+    assert kept.rows.tolist() == [[-1, 10, 12], [-1, -1, 11]]
+    kept.add(torch.tensor([13, 14]), [torch.tensor([1]), torch.tensor([1])])
+    assert kept.rows.tolist() == [[12, 13, 14], [-1, -1, 11]]
+
+
+def test_an_image_without_objects_is_not_kept():
+    kept = store()
+    kept.add(torch.tensor([5]), [torch.zeros(0, dtype=torch.int64)])
+    assert (kept.rows == -1).all()
+    assert kept.draw(4).tolist() == []
+
+
+def test_growing_keeps_what_is_there_and_adds_empty_places():
+    kept = store(classes=1)
+    kept.add(torch.tensor([7]), [torch.tensor([1])])
+    kept.grow(2)
+    assert kept.rows.tolist() == [[-1, -1, 7], [-1, -1, -1], [-1, -1, -1]]
+    assert kept.rows.dtype == torch.int64
+
+
+def test_an_image_with_two_classes_goes_to_either_by_chance_and_never_to_both():
+    kept = store(per_class=50)
+    kept.add(torch.arange(40), [torch.tensor([1, 2])] * 40)
+    first, second = [(kept.rows[number] >= 0).sum().item() for number in (0, 1)]
+    assert first + second == 40
+    assert min(first, second) > 8
+
+
+def test_draw_gives_different_images_and_no_more_than_asked_for():
+    kept = store(per_class=5)
+    rows = torch.tensor([3, 3, 4, 5])
+    kept.add(rows, [torch.tensor([1])] * 4)
+    assert sorted(kept.draw(9).tolist()) == [3, 4, 5]
+    assert len(kept.draw(2)) == 2
+    assert len({tuple(kept.draw(1).tolist()) for _ in range(30)}) == 3
+
+
+def test_going_on_from_a_state_makes_the_same_choices_whatever_else_draws_random_numbers():
+    rows, labels = torch.arange(30), [torch.tensor([1, 2])] * 30
+    whole, halves = store(per_class=20), store(per_class=20)
+    whole.add(rows, labels)
+    halves.add(rows[:13], labels[:13])
+    resumed = store(per_class=20)
+    resumed.load_state_dict(halves.state_dict())
+    torch.manual_seed(99)
+    resumed.add(rows[13:], labels[13:])
+    assert torch.equal(resumed.rows, whole.rows)
+    assert torch.equal(resumed.draw(5), whole.draw(5))
+    other = store(per_class=20, seed=1)
+    other.add(rows, labels)
+    assert not torch.equal(other.rows, whole.rows)

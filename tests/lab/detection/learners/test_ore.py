@@ -2,8 +2,25 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from elign.lab.detection.models.passes import roi_losses
+from elign.lab.detection.learners.ore import label_unknown
+from elign.lab.detection.models.detector import roi_losses
 from elign.utils.errors import OptionError
+
+
+def test_the_background_with_the_highest_objectness_of_each_image_becomes_unknown():
+    #                      first image          second image
+    labels = torch.tensor([0, 1, 0, 0, 2, 0, 0])
+    objectness = torch.tensor([0.2, 1.0, 0.7, 0.6, 1.0, 0.1, 0.3])
+    changed = label_unknown(labels, objectness, [4, 3], unknown=4)
+    assert changed.tolist() == [0, 1, 4, 0, 2, 0, 4]
+    assert labels.tolist() == [0, 1, 0, 0, 2, 0, 0]  # what was given stays
+
+
+def test_more_than_one_unknown_and_images_without_background():
+    labels = torch.tensor([1, 2, 0, 0, 0, 0])
+    objectness = torch.tensor([0.9, 0.9, 0.1, 0.2, 0.4, 0.3])
+    assert label_unknown(labels, objectness, [2, 3, 1], unknown=3, top=2).tolist() == [1, 2, 0, 3, 3, 3]
+    assert label_unknown(labels[:2], objectness[:2], [2], unknown=3).tolist() == [1, 2]
 
 
 def test_the_likeliest_background_region_of_each_image_is_labelled_unknown(make, batch):

@@ -1,1 +1,1 @@
-"""The settings of `elign detect run` and their values, as files for hydra."""
+"""The YAML files of the settings of `elign detect run`; see `elign.lab.config`."""

@@ -2,12 +2,12 @@
 
 T.-Y. Lin et al., "Microsoft COCO: Common Objects in Context", ECCV 2014. A folder has exactly one
 `annotations/instances_trainNAME.json` and one `annotations/instances_valNAME.json` (NAME, such as 2017, may be empty);
-the pictures of `instances_PART.json` lie in `PART`, else in `images/PART`, else in `images`, under their `file_name`.
+the pictures of `instances_PART.json` are in `PART`, else in `images/PART`, else in `images`, under their `file_name`.
 
 Each file has `images` (id, file_name, width, height), `categories` (id, name) and `annotations` (image_id, category_id,
-bbox as x, y, width, height in pixels from 0, iscrowd); everything else in it is passed over. A crowd becomes a
-difficult object: finding it counts neither for nor against a detector. Boxes without area, of which COCO itself has a
-few, are left out.
+bbox as x, y, width, height in pixels from 0, iscrowd); everything else in it is ignored. A crowd becomes a difficult
+object: finding it counts neither for nor against a detector. Boxes without area, of which COCO itself has a few, are
+left out.
 """
 
 from __future__ import annotations
@@ -20,21 +20,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from elign.lab.data.errors import DamagedFileError
-from elign.lab.data.image_folders import FolderLayoutError, is_text
-from elign.lab.detection.data.files import REMEDY, Annotation, Box, checked_box
+from elign.lab.data.base import DamagedFileError
+from elign.lab.data.folders import FolderLayoutError, is_text
+from elign.lab.detection.data.annotated import (
+    REMEDY,
+    Annotation,
+    Named,
+    checked_box,
+    open_annotated,
+    own_folder,
+    read_annotations,
+)
+from elign.lab.detection.data.base import DETECTION_DATASETS, DetectionData, DetectionRequest
 
 COCO_FILES = (
     "annotations/instances_train*.json, one, with its pictures in train*/ (or images/train*/, or images/)",
     "annotations/instances_val*.json, one, with its pictures in val*/ (or images/val*/, or images/)",
 )
-"""What a folder must hold, in words."""
+"""The files a folder must hold, in words."""
 
+_MAX_BYTES = 1 << 31  # those of COCO 2017 have 450 MB
 _NEEDED = "; ".join(COCO_FILES)
 _PREFIX = "instances_"
-
 _Entries = list[dict[str, Any]]
-_Object = tuple[str, Box, bool]
+_short = reprlib.repr  # for messages: a broken file can have a list of thousands where a number must be
 
 
 @dataclass(frozen=True)
@@ -50,14 +59,18 @@ class CocoPart:
     categories: tuple[str, ...]
 
 
+@DETECTION_DATASETS.register("coco")
+def open_coco(request: DetectionRequest) -> DetectionData:
+    """Open a folder of your own in COCO's format."""
+    request.refuse("scenes")
+    train, test = read_coco(own_folder(request, COCO_FILES))
+    return open_annotated(request, request.classes or train.categories, train.annotations, test.annotations)
+
+
 def read_coco(root: Path) -> tuple[CocoPart, CocoPart]:
-    """Read all annotations of a folder in COCO's format.
+    """Read the training and the test part of a folder.
 
-    Args:
-        root: The folder that holds `annotations`.
-
-    Returns:
-        The training and the test part. Categories are told apart by their names; their ids may differ between the two.
+    Categories are told apart by their names; their ids may differ between the two parts.
 
     Raises:
         FolderLayoutError: A file or folder is missing, or it is not clear which to take.
@@ -78,15 +91,15 @@ def _read(root: Path, part: str) -> CocoPart:
     pictures = next((place for place in places if place.is_dir()), None)
     if pictures is None:
         raise FolderLayoutError(root, f"the pictures of {source.name} are missing", _NEEDED)
+    content = read_annotations(source, _MAX_BYTES)
     try:
-        return _part(source, pictures, _document(source))
+        return _part(source, pictures, _document(content))
     except (OSError, ValueError, OverflowError, RecursionError) as error:
         raise DamagedFileError(source, str(error), REMEDY) from error
 
 
-def _document(source: Path) -> dict[str, _Entries]:
-    with source.open(encoding="utf-8") as handle:
-        document = json.load(handle)
+def _document(content: bytes) -> dict[str, _Entries]:
+    document = json.loads(content)
     if not isinstance(document, dict):
         raise ValueError("it is not a JSON object")
     for key in ("images", "annotations", "categories"):
@@ -101,7 +114,7 @@ def _part(source: Path, pictures: Path, document: Mapping[str, _Entries]) -> Coc
     sizes = {_whole(entry, "id", "image"): _size(entry) for entry in document["images"]}
     if not sizes or len(sizes) != len(document["images"]):
         raise ValueError("it has no images, or two with the same id")
-    objects: dict[int, list[_Object]] = defaultdict(list)
+    objects: dict[int, list[Named]] = defaultdict(list)
     for entry in document["annotations"]:
         image = _whole(entry, "image_id", "annotation")
         if image not in sizes:
@@ -109,35 +122,19 @@ def _part(source: Path, pictures: Path, document: Mapping[str, _Entries]) -> Coc
         found = _object(entry, names, sizes[image])
         if found is not None:
             objects[image].append(found)
-    annotations = [_annotation(source, pictures, entry, sizes, objects) for entry in document["images"]]
+    annotations = [
+        Annotation.of(source, _picture(pictures, entry), sizes[entry["id"]], objects.get(entry["id"], ()))
+        for entry in document["images"]
+    ]
     seen = {name for several in objects.values() for name, _, _ in several}
     return CocoPart(annotations, tuple(name for _, name in sorted(names.items()) if name in seen))
-
-
-def _annotation(
-    source: Path,
-    pictures: Path,
-    entry: Mapping[str, Any],
-    sizes: Mapping[int, tuple[int, int]],
-    objects: Mapping[int, list[_Object]],
-) -> Annotation:
-    found = objects.get(entry["id"], [])
-    names, boxes, difficult = zip(*found, strict=True) if found else ((), (), ())
-    return Annotation(
-        source=source,
-        picture=_picture(pictures, entry),
-        size=sizes[entry["id"]],
-        boxes=boxes,
-        names=names,
-        difficult=difficult,
-    )
 
 
 def _picture(folder: Path, entry: Mapping[str, Any]) -> Path:
     name = entry.get("file_name")
     if not isinstance(name, str) or not name:
         raise ValueError(f"the image {entry['id']} has no file_name")
-    # The file may come from anywhere: it must not make us read what lies elsewhere.
+    # The file may come from anywhere: it must not make us read what is elsewhere.
     if Path(name).anchor or ".." in Path(name).parts or not (folder / name).is_file():
         raise ValueError(f"there is no picture {name!r} in {folder}")
     return folder / name
@@ -162,37 +159,32 @@ def _size(entry: Mapping[str, Any]) -> tuple[int, int]:
     return size
 
 
-def _object(entry: Mapping[str, Any], names: Mapping[int, str], size: tuple[int, int]) -> _Object | None:
-    words = f"the annotation {_short(entry.get('id'))} of image {entry['image_id']}"
+def _object(entry: Mapping[str, Any], names: Mapping[int, str], size: tuple[int, int]) -> Named | None:
+    which = f"the annotation {_short(entry.get('id'))} of image {entry['image_id']}"
     category = _whole(entry, "category_id", "annotation")
     if category not in names:
-        raise ValueError(f"{words} has the category {category}, which is not in 'categories'")
+        raise ValueError(f"{which} has the category {category}, which is not in 'categories'")
     box = entry.get("bbox")
     if not isinstance(box, list) or len(box) != 4 or not all(type(number) in (int, float) for number in box):
-        raise ValueError(f"{words} must have a bbox of four numbers, not {_short(box)}")
+        raise ValueError(f"{which} must have a bbox of four numbers, not {_short(box)}")
     left, top, width, height = map(float, box)
     crowd = entry.get("iscrowd", 0)
     if crowd not in (0, 1):
-        raise ValueError(f"{words} has iscrowd {_short(crowd)}, which must be 0 or 1")
+        raise ValueError(f"{which} has iscrowd {_short(crowd)}, which must be 0 or 1")
     if min(width, height) < 0:
-        raise ValueError(f"{words} has a negative width or height: {box!r}")
+        raise ValueError(f"{which} has a negative width or height: {box!r}")
     if width == 0 or height == 0:
         return None
     try:
         checked = checked_box((left, top, left + width, top + height), size)
     except ValueError as error:
-        raise ValueError(f"{words}: {error}") from None
+        raise ValueError(f"{which}: {error}") from None
     return names[category], checked, bool(crowd)
 
 
 def _whole(entry: Mapping[str, Any], key: str, what: str) -> int:
     number = entry.get(key)
-    # A truth value is an int for Python, and no id or size for anybody else.
+    # A truth value is an int for Python, but not an id or a size.
     if type(number) is not int:
         raise ValueError(f"{key} of the {what} {_short(entry.get('id'))} must be a whole number, not {_short(number)}")
     return number
-
-
-def _short(value: Any) -> str:
-    """A value for a message; a broken file can have a list of thousands where a number must be."""
-    return reprlib.repr(value)

@@ -16,10 +16,11 @@ import torch
 from PIL import Image, ImageDraw
 from torch import Tensor
 
+from elign.lab.data.base import DataError
 from elign.lab.data.digits import load_digits_dataset
-from elign.lab.data.errors import DataError
-from elign.lab.detection.data.split import Objects
-from elign.lab.seeds import derive_seed
+from elign.lab.data.scenario import class_order
+from elign.lab.detection.data.base import DETECTION_DATASETS, DetectionData, DetectionRequest, Objects, drawn_rows
+from elign.lab.environment import derive_seed
 
 Array = np.ndarray[Any, np.dtype[Any]]
 _Deck = Iterator[tuple[Array, int]]
@@ -31,6 +32,8 @@ SMALLEST_SIDE = 48
 INK = 64
 """From this much ink, of 255, a pixel belongs to a digit, and so to its box."""
 
+_NAMES = tuple("0123456789")
+_SCENES, _SIDE = (1000, 400), 96
 _DIGITS = (1, 4)
 _HEIGHT = (16, 40)
 _SCRAP = (12, 28)
@@ -44,13 +47,7 @@ _CONTRAST = (70, 170)
 
 @dataclass(frozen=True, eq=False)
 class SceneSplit:
-    """A `DetectionSplit` of images in memory.
-
-    Attributes:
-        images: `uint8`, (N, 3, H, W).
-        objects: What is on each.
-        flips: Whether they may be mirrored; digits must not be.
-    """
+    """A `DetectionSplit` of images in memory, `uint8` (N, 3, H, W); digits must not be mirrored."""
 
     images: Tensor
     objects: Sequence[Objects]
@@ -60,32 +57,29 @@ class SceneSplit:
         return len(self.objects)
 
     def image(self, row: int) -> Tensor:
-        """The image in this row: `uint8`, (3, H, W)."""
+        """Return the image in this row: `uint8`, (3, H, W)."""
         return self.images[row]
 
-    def keep(self, rows: Tensor) -> SceneSplit:
-        """The split of these rows only."""
-        return replace(self, images=self.images[rows], objects=[self.objects[row] for row in rows.tolist()])
 
-    def renumbered(self, place: Tensor) -> SceneSplit:
-        """The same scenes; what had the label c now has `place[c]`."""
-        return replace(self, objects=[replace(one, labels=place[one.labels]) for one in self.objects])
+@DETECTION_DATASETS.register("digit-scenes")
+def open_scenes(request: DetectionRequest) -> DetectionData:
+    """Make the scenes, and number their classes in the order of arrival."""
+    request.refuse("path", "classes")
+    train, test = digit_scenes(request.scenes or _SCENES, side=request.image_size or _SIDE, seed=request.seed)
+    if request.limit is not None:
+        names = [[_NAMES[label] for label in objects.labels.tolist()] for objects in train.objects]
+        rows = drawn_rows(names, request.limit, seed=request.seed)
+        train = SceneSplit(train.images[rows], [train.objects[row] for row in rows.tolist()])
+    order = class_order(len(_NAMES), seed=request.order)
+    rank = torch.tensor(order).argsort()  # of a permutation: its inverse
+    splits = (
+        replace(part, objects=[replace(one, labels=rank[one.labels]) for one in part.objects]) for part in (train, test)
+    )
+    return DetectionData(request.name, tuple(_NAMES[label] for label in order), *splits)
 
 
 def digit_scenes(counts: tuple[int, int], *, side: int, seed: int) -> tuple[SceneSplit, SceneSplit]:
-    """Training and test scenes of scikit-learn's digits; labels are the digits themselves.
-
-    Args:
-        counts: How many training and how many test scenes.
-        side: Height and width of a scene.
-        seed: Decides everything.
-
-    Returns:
-        The two splits; no digit is on scenes of both.
-
-    Raises:
-        DataError: There would be no scene, or not enough room on it.
-    """
+    """Make so many training and test scenes of scikit-learn's digits; no digit is on scenes of both."""
     digits = load_digits_dataset()
     train_seed, test_seed = (derive_seed(seed, f"{part} scenes") for part in ("training", "test"))
     return (
@@ -97,15 +91,14 @@ def digit_scenes(counts: tuple[int, int], *, side: int, seed: int) -> tuple[Scen
 def make_scenes(images: Tensor, labels: Tensor, count: int, *, side: int, seed: int) -> SceneSplit:
     """Make scenes. The classes are dealt evenly; the first n scenes do not depend on how many follow.
 
+    A box encloses the pixels with at least `INK` of its digit, also where something else covers them.
+
     Args:
         images: The digits, `uint8` (N, 1, h, w): how much ink is where.
         labels: The class of each, `int64` (N,).
         count: How many scenes.
         side: Height and width of a scene.
         seed: Decides everything.
-
-    Returns:
-        The scenes; a box encloses the pixels with at least `INK` of its digit, also where something else covers them.
 
     Raises:
         DataError: There would be no scene, or not enough room on it.
@@ -124,7 +117,7 @@ def make_scenes(images: Tensor, labels: Tensor, count: int, *, side: int, seed: 
 
 
 def _dealt(images: Array, labels: Array, generator: np.random.Generator) -> _Deck:
-    """Digits without end: the classes in rounds of random order, and the digits of each class likewise."""
+    """Deal digits without end: the classes in rounds of random order, and the digits of each class likewise."""
     classes = np.unique(labels)
     stacks: dict[int, list[int]] = {int(label): [] for label in classes}
     while True:
@@ -159,7 +152,7 @@ def _scene(deck: _Deck, scrap: _Deck, side: int, generator: np.random.Generator)
 
 
 def _ground(side: int, generator: np.random.Generator) -> Array:
-    """An uneven ground with patches and thin lines: `float32`, (side, side, 3)."""
+    """Paint an uneven ground with patches and thin lines: `float32`, (side, side, 3)."""
     base = generator.uniform(40, 215) + generator.uniform(-40, 40, 3)
     cells = (base + generator.uniform(-35, 35, (5, 5, 3))).clip(0, 255).astype(np.uint8)
     image = Image.fromarray(cells).resize((side, side), Image.Resampling.BICUBIC)
@@ -177,13 +170,13 @@ def _ground(side: int, generator: np.random.Generator) -> Array:
     return np.asarray(image, dtype=np.float32)
 
 
-def _near(base: Array, spread: float, generator: np.random.Generator) -> tuple[int, int, int]:
-    red, green, blue = (base + generator.uniform(-spread, spread, 3)).clip(0, 255).astype(int).tolist()
+def _near(base: Array, width: float, generator: np.random.Generator) -> tuple[int, int, int]:
+    red, green, blue = (base + generator.uniform(-width, width, 3)).clip(0, 255).astype(int).tolist()
     return red, green, blue
 
 
 def _scrambled(digit: Array, generator: np.random.Generator) -> Array:
-    """The same ink in disorder: the digit's blocks of 2 x 2 pixels change places, so that no shape is left."""
+    """Shuffle a digit's blocks of 2 x 2 pixels, so that no shape is left."""
     rows, columns = (length // 2 for length in digit.shape)
     blocks = digit[: 2 * rows, : 2 * columns].reshape(rows, 2, columns, 2).swapaxes(1, 2).reshape(-1, 2, 2)
     mixed = generator.permutation(blocks).reshape(rows, columns, 2, 2).swapaxes(1, 2)
@@ -191,7 +184,7 @@ def _scrambled(digit: Array, generator: np.random.Generator) -> Array:
 
 
 def ink_of(digit: Array, height: int, generator: np.random.Generator) -> Array:
-    """A digit enlarged, stretched and slanted at random, cut to the pixels with at least `INK`: `uint8`, (h, w)."""
+    """Enlarge, stretch and slant a digit at random; cut it to the pixels with at least `INK`: `uint8`, (h, w)."""
     width = max(2, round(height * generator.uniform(*_STRETCH)))
     image = Image.fromarray(digit).resize((width, height), Image.Resampling.BICUBIC)
     image = image.rotate(generator.uniform(-_SLANT, _SLANT), Image.Resampling.BICUBIC, expand=True)
@@ -214,7 +207,7 @@ def _put(canvas: Array, ink: Array, taken: list[_Box], generator: np.random.Gene
 
 
 def _overlap(one: _Box, other: _Box) -> float:
-    """The common area as a share of the smaller box; unlike the IoU, it is 1 for a small digit below a large one."""
+    """Return the common area as a share of the smaller box: unlike the IoU, 1 for a small digit below a large one."""
     width = min(one[2], other[2]) - max(one[0], other[0])
     height = min(one[3], other[3]) - max(one[1], other[1])
     smaller = min((box[2] - box[0]) * (box[3] - box[1]) for box in (one, other))

@@ -3,8 +3,9 @@
 M. Everingham et al., "The PASCAL Visual Object Classes (VOC) Challenge", IJCV 2010. A folder has
 
 - `ImageSets/Main/trainval.txt` and `test.txt` (else `train.txt` and `test.txt`, else `train.txt` and `val.txt`): the
-names of the images to learn from and to evaluate with, one in each line; - `JPEGImages/NAME.jpg` (or .png, .webp and so
-on) for each of them; - `Annotations/NAME.xml` for each: size, and class, box and difficult flag of each object.
+  names of the images to learn from and to evaluate with, one in each line;
+- `JPEGImages/NAME.jpg` (or .png, .webp and so on) for each of them;
+- `Annotations/NAME.xml` for each: size, and class, box and difficult flag of each object.
 
 In these files the pixels are counted from 1 and the last row and column belong to the box. Here coordinates are
 continuous and start at 0, so xmin, ymin, xmax, ymax become xmin - 1, ymin - 1, xmax, ymax: the area is that of the
@@ -14,37 +15,30 @@ pixels, and the overlap of two boxes is the one of the official evaluation, whic
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from xml.etree import ElementTree
 
-from elign.lab.data.errors import DamagedFileError
-from elign.lab.data.image_folders import SUFFIXES, FolderLayoutError
+from elign.lab.data.base import DamagedFileError, DatasetNotFoundError
+from elign.lab.data.folders import SUFFIXES, FolderLayoutError
 from elign.lab.data.pictures import read_picture
-from elign.lab.detection.data.files import REMEDY, Annotation, Box, checked_box
-
-VOC2007_CLASSES = (
-    "aeroplane",
-    "bicycle",
-    "bird",
-    "boat",
-    "bottle",
-    "bus",
-    "car",
-    "cat",
-    "chair",
-    "cow",
-    "diningtable",
-    "dog",
-    "horse",
-    "motorbike",
-    "person",
-    "pottedplant",
-    "sheep",
-    "sofa",
-    "train",
-    "tvmonitor",
+from elign.lab.detection.data.annotated import (
+    REMEDY,
+    Annotation,
+    Named,
+    checked_box,
+    found_classes,
+    open_annotated,
+    own_folder,
+    read_annotations,
 )
+from elign.lab.detection.data.base import DETECTION_DATASETS, DetectionData, DetectionRequest
+
+_CLASSES = (
+    "aeroplane bicycle bird boat bottle bus car cat chair cow diningtable dog horse motorbike person pottedplant sheep "
+    "sofa train tvmonitor"
+)
+VOC2007_CLASSES = tuple(_CLASSES.split())
 """The 20 classes of VOC 2007, in the order of the literature."""
 
 VOC_PLACES = ("VOCdevkit/VOC2007", "VOC2007")
@@ -55,32 +49,47 @@ VOC_FILES = (
     "Annotations/*.xml",
     "ImageSets/Main/trainval.txt and test.txt (or train.txt with test.txt or val.txt)",
 )
-"""What a folder must hold, in words."""
+"""The files a folder must hold, in words."""
 
 _NEEDED = "; ".join(VOC_FILES)
 _LISTS = (("trainval", "test"), ("train", "test"), ("train", "val"))
+_MAX_BYTES = 1 << 26
 
 
-@dataclass(frozen=True)
-class _Folder:
-    root: Path
-    pictures: dict[str, Path]
+@DETECTION_DATASETS.register("voc")
+def open_voc(request: DetectionRequest) -> DetectionData:
+    """Open a folder of your own in VOC's format."""
+    request.refuse("scenes")
+    own = own_folder(request, VOC_FILES)
+    folder = find_voc(own)
+    if folder is None:
+        raise FolderLayoutError(own, "it has no ImageSets/Main", _NEEDED)
+    train, test = read_voc(folder)
+    return open_annotated(request, request.classes or found_classes(train), train, test)
+
+
+@DETECTION_DATASETS.register("voc2007")
+def open_voc2007(request: DetectionRequest) -> DetectionData:
+    """Open VOC 2007 itself, from its own folder or the data folder."""
+    request.refuse("scenes", "classes")
+    own = request.root if request.path is None else own_folder(request, VOC_FILES)
+    folder = find_voc(own)
+    if folder is None and request.path is not None:
+        raise FolderLayoutError(own, "it has no ImageSets/Main", _NEEDED)
+    if folder is None:
+        tries = [f"no {own / place / 'ImageSets' / 'Main'}" for place in VOC_PLACES]
+        raise DatasetNotFoundError(request.name, own / VOC_PLACES[0], VOC_FILES, tries)
+    return open_annotated(request, VOC2007_CLASSES, *read_voc(folder))
 
 
 def find_voc(path: Path) -> Path | None:
-    """The folder in VOC's format that is `path` or lies in it where the official archives put it, or None."""
+    """Return the folder in VOC's format: `path`, or where the official archives put it in there; else None."""
     places = (path, *(path / place for place in VOC_PLACES))
     return next((place for place in places if (place / "ImageSets" / "Main").is_dir()), None)
 
 
 def read_voc(root: Path) -> tuple[list[Annotation], list[Annotation]]:
-    """Read all annotations of a folder in VOC's format.
-
-    Args:
-        root: The folder that holds `JPEGImages`, `Annotations` and `ImageSets`.
-
-    Returns:
-        Those of the training and of the test images, in the order of the lists.
+    """Read the annotations of the training and of the test images, in the order of the lists.
 
     Raises:
         FolderLayoutError: A folder or list is missing, or an image is in both lists.
@@ -93,27 +102,28 @@ def read_voc(root: Path) -> tuple[list[Annotation], list[Annotation]]:
     pair = next((pair for pair in _LISTS if all((lists / f"{name}.txt").is_file() for name in pair)), None)
     if pair is None:
         raise FolderLayoutError(lists, "the lists of training and test images are missing", _NEEDED)
-    # A dictionary in sorted order: where a name has two pictures, the choice is the same on every machine.
-    # What is no plain file, a pipe say, could keep a reader waiting for ever.
+    # Sorted: where a name has two pictures, the choice is the same on every machine.
+    # Regular files only: a pipe could keep a reader waiting for ever.
     entries = sorted((root / "JPEGImages").iterdir())
-    found = (path for path in entries if path.suffix.lower() in SUFFIXES and path.is_file())
-    folder = _Folder(root, {path.stem: path for path in found})
-    train, test = (_names(lists / f"{name}.txt") for name in pair)
+    pictures = {path.stem: path for path in entries if path.suffix.lower() in SUFFIXES and path.is_file()}
+    files = [lists / f"{name}.txt" for name in pair]
+    train, test = map(_names, files)
     both = sorted(set(train) & set(test))
     if both:
         raise FolderLayoutError(lists, f"the image {both[0]!r} is for training and for testing", _NEEDED)
-    return (
-        [_annotation(folder, name, lists / f"{pair[0]}.txt") for name in train],
-        [_annotation(folder, name, lists / f"{pair[1]}.txt") for name in test],
+    learned, tested = (
+        [_annotation(root, pictures, name, file) for name in names]
+        for names, file in zip((train, test), files, strict=True)
     )
+    return learned, tested
 
 
 def _names(path: Path) -> list[str]:
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        lines = read_annotations(path, _MAX_BYTES).decode("utf-8").splitlines()
+    except UnicodeDecodeError as error:
         raise DamagedFileError(path, f"it cannot be read ({error})", "replace it by a good copy") from error
-    names = [words[0] for words in map(str.split, lines) if words]
+    names = [parts[0] for parts in map(str.split, lines) if parts]
     if not names:
         raise DamagedFileError(path, "it names no image", "replace it by a good copy")
     twice = next((name for name, count in Counter(names).items() if count > 1), None)
@@ -122,30 +132,26 @@ def _names(path: Path) -> list[str]:
     return names
 
 
-def _annotation(folder: _Folder, name: str, named_by: Path) -> Annotation:
-    picture = folder.pictures.get(name)
-    source = folder.root / "Annotations" / f"{name}.xml"
+def _annotation(root: Path, pictures: Mapping[str, Path], name: str, named_by: Path) -> Annotation:
+    picture, source = pictures.get(name), root / "Annotations" / f"{name}.xml"
     # A name with a folder in it has no picture, so no file elsewhere is ever opened.
     if picture is None:
-        problem = f"it names the image {name!r}, and there is no such picture in {folder.root / 'JPEGImages'}"
+        problem = f"it names the image {name!r}, and there is no such picture in {root / 'JPEGImages'}"
         raise DamagedFileError(named_by, problem, "add the picture, or remove the line")
+    if not source.is_file():
+        problem = f"it names the image {name!r}, and there is no file {source}"
+        raise DamagedFileError(named_by, problem, "add the annotation, or remove the line")
+    content = read_annotations(source, _MAX_BYTES)
     try:
-        if not source.is_file():
-            raise FileNotFoundError
-        root = _parsed(source.read_bytes())
-        size = _size(root) or read_picture(picture).size
-        objects = [_object(element, size) for element in root.iterfind("object")]
-    except FileNotFoundError:
-        problem = f"it names the image {name!r}, and there is no {source}"
-        raise DamagedFileError(named_by, problem, "add the annotation, or remove the line") from None
-    except (OSError, ElementTree.ParseError, ValueError, OverflowError, LookupError) as error:
+        element = _parsed(content)
+        size = _size(element) or read_picture(picture).size
+        return Annotation.of(source, picture, size, (_object(each, size) for each in element.iterfind("object")))
+    except (ElementTree.ParseError, ValueError, OverflowError, LookupError) as error:
         raise DamagedFileError(source, str(error), REMEDY) from error
-    names, boxes, difficult = zip(*objects, strict=True) if objects else ((), (), ())
-    return Annotation(source=source, picture=picture, size=size, boxes=boxes, names=names, difficult=difficult)
 
 
 class _Builder(ElementTree.TreeBuilder):
-    """Builds the elements of a document without a document type."""
+    """Build the elements of a document without a document type."""
 
     def doctype(self, *declaration: str | None) -> None:
         raise ValueError("it has a document type (DOCTYPE), which could declare entities; VOC's annotations have none")
@@ -161,7 +167,7 @@ def _parsed(content: bytes) -> ElementTree.Element:
 
 
 def _size(root: ElementTree.Element) -> tuple[int, int] | None:
-    """Width and height; None where a tool left them out or wrote 0."""
+    """Return width and height; None where a tool left them out or wrote 0."""
     element = root.find("size")
     if element is None:
         return None
@@ -169,7 +175,7 @@ def _size(root: ElementTree.Element) -> tuple[int, int] | None:
     return (width, height) if width > 0 and height > 0 else None
 
 
-def _object(element: ElementTree.Element, size: tuple[int, int]) -> tuple[str, Box, bool]:
+def _object(element: ElementTree.Element, size: tuple[int, int]) -> Named:
     name = (element.findtext("name") or "").strip()
     if not name:
         raise ValueError("an object has no name")
@@ -181,14 +187,10 @@ def _object(element: ElementTree.Element, size: tuple[int, int]) -> tuple[str, B
         box = checked_box((x1 - 1, y1 - 1, x2, y2), size)
     except ValueError as error:
         raise ValueError(f"object {name!r}: {error} (counted from 0)") from None
-    return name, box, _flag(element, name)
-
-
-def _flag(element: ElementTree.Element, name: str) -> bool:
-    word = (element.findtext("difficult") or "0").strip()
-    if word not in ("0", "1"):
-        raise ValueError(f"the object {name!r} has difficult {word!r}, which must be 0 or 1")
-    return word == "1"
+    flag = (element.findtext("difficult") or "0").strip()
+    if flag not in ("0", "1"):
+        raise ValueError(f"the object {name!r} has difficult {flag!r}, which must be 0 or 1")
+    return name, box, flag == "1"
 
 
 def _number(element: ElementTree.Element, name: str) -> float:

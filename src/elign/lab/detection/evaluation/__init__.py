@@ -1,4 +1,1 @@
-"""Evaluation of incremental detection: pairs of region latents, readings of regions, average precision, rows.
-
-Test annotations are looked at in two places only: `matching.py`, for readings that are called oracles, and scoring.
-"""
+"""Evaluation of incremental detection: methods on regions, average precision, unknown objects."""

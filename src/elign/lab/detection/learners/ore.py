@@ -2,16 +2,38 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
+from collections.abc import Sequence
+from typing import Annotated
 
+from pydantic import Field, PositiveInt
 from torch import Tensor
 
-from elign.lab.detection.learners.learner import FineTuned
-from elign.lab.detection.learners.unknown import label_unknown
-from elign.lab.detection.models.passes import Look, roi_losses
+from elign.lab.detection.learners.base import DETECTION_LEARNERS, FineTuned
+from elign.lab.detection.models.detector import Look, roi_losses
 from elign.utils.errors import OptionError
 
 
+def label_unknown(labels: Tensor, objectness: Tensor, counts: Sequence[int], *, unknown: int, top: int = 1) -> Tensor:
+    """Label the background regions that look most like an object `unknown` (CVPR 2021, Section 4.2).
+
+    Args:
+        labels: Of the regions of all images, image after image, (R,); 0 is background.
+        objectness: How much each looks like an object, (R,).
+        counts: How many regions each image has.
+        unknown: The label of unknown objects.
+        top: How many regions of each image; fewer where there is less background.
+    """
+    labels = labels.clone()
+    start = 0
+    for count in counts:
+        background = start + (labels[start : start + count] == 0).nonzero().squeeze(1)
+        best = objectness[background].topk(min(top, len(background))).indices
+        labels[background[best]] = unknown
+        start += count
+    return labels
+
+
+@DETECTION_LEARNERS.register("ore")
 class Ore(FineTuned):
     """The losses of Faster R-CNN with an "unknown" class; after each task but the first, fine-tuning on replay.
 
@@ -20,27 +42,31 @@ class Ore(FineTuned):
     background. Not in the first task and not in fine-tuning, as in the published configurations for VOC. The detector
     must have been made with `unknown=True`.
 
-    Deviations: contrastive clustering is off, as in these configurations. Identifying unknown objects by energy is no
-    part of learning; an evaluation may do it with `UnknownByEnergy`. Regions labelled "unknown" teach no box: they have
+    Deviations: contrastive clustering is off, as in these configurations. Identifying unknown objects by energy is a
+    part of evaluation (`UnknownByEnergy`). Regions labelled "unknown" teach no box: they have
     no true one (in the published code they are drawn to the box of any annotated object, by oversight). An image
     without background regions gets no unknown one (there it would lose the label of an object).
-
-    `fine_tune_share` is that of the 10+10 split: 8000 iterations of learning, 10000 of fine-tuning.
     """
 
-    name = "ore"
     plain_first_task = False  # its detector has one more output
     needs_unknown = True
-    defaults = MappingProxyType({"unknowns": 1, "fine_tune_share": 0.56, "fine_tune_rate": 1.0})
+
+    class Options(FineTuned.Options):
+        """The published values; the share of fine-tuning is that of the 10+10 split: 8000 iterations, then 10000."""
+
+        unknowns: PositiveInt = 1
+        fine_tune_share: Annotated[float, Field(ge=0, le=0.95)] = 0.56
+
+    options: Options
 
     def grow(self, new: int) -> None:
-        """As every learner; the detector needs an output for unknown objects."""
+        """Make the detector, which needs an output for unknown objects, ready for a task of `new` classes."""
         super().grow(new)
         if self.model.unknown_label is None:
             raise OptionError("learner ore needs a detector with an output for unknown objects: set unknown to true")
 
     def detection_terms(self, look: Look) -> dict[str, Tensor]:
-        """The losses of Faster R-CNN, with labels for unknown objects where they are given."""
+        """Return the losses of Faster R-CNN, with labels for unknown objects while a later task is learned."""
         labels, unknown = None, self.model.unknown_label
         if self.teacher is not None and self.stage.name == "learn" and unknown is not None:
             labels = label_unknown(
@@ -48,6 +74,6 @@ class Ore(FineTuned):
                 look.roi_objectness,
                 [len(rois) for rois in look.rois],
                 unknown=unknown,
-                top=self.options["unknowns"],
+                top=self.options.unknowns,
             )
         return {**look.region_losses, **roi_losses(look, labels)}

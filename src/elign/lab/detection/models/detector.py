@@ -6,29 +6,188 @@ aligner can sit between latents and head.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torchvision.models.detection import FasterRCNN
 from torchvision.models.detection.anchor_utils import AnchorGenerator
 from torchvision.models.detection.image_list import ImageList
+from torchvision.models.detection.roi_heads import fastrcnn_loss
 from torchvision.models.detection.rpn import concat_box_prediction_layers
 from torchvision.models.detection.transform import resize_boxes
 
-from elign.lab.detection.models.errors import DetectorUseError
-from elign.lab.detection.models.parts import Network, RegionPool
-from elign.lab.detection.models.passes import Look, Regions, RoiOutputs, columns_of, roi_losses
-from elign.lab.detection.models.predictor import Predictor
-from elign.lab.detection.models.settings import DetectorSettings
-from elign.utils.errors import OptionError
+from elign.lab.detection.models.c4_networks import DETECTORS, DetectorSettings, Network, RegionPool
+from elign.utils.errors import ElignError, OptionError
+
+# Of Fast R-CNN (R. Girshick, ICCV 2015): scores start nearly equal, boxes nearly unchanged.
+_SCORE_STD = 0.01
+_BOX_STD = 0.001
+
+
+class DetectorUseError(ElignError, RuntimeError):
+    """A detector that cannot do what is asked yet: it has no classes, or is in the wrong mode."""
+
+
+class Predictor(nn.Module):
+    """Two linear layers on a region's latent, as torchvision's `FastRCNNPredictor`, that grow with the classes.
+
+    Column 0 of the scores is background, column 1 + c is class c; with `unknown` one more stands last. Parameters are
+    new ones after `grow`, so build the optimiser after it, never before; the module itself stays, and with it whatever
+    is attached to it.
+
+    Args:
+        latent_dim: Dimension of the latents.
+        classes: Number of classes to begin with, possibly none.
+        class_agnostic: One set of box corrections for a region, instead of one for each column but the unknown's.
+        unknown: Whether there is an output for objects of classes that it was not taught.
+
+    Example:
+        >>> predictor = Predictor(8, 2)
+        >>> predictor.grow(3)
+        >>> logits, deltas = predictor(torch.zeros(5, 8))
+        >>> logits.shape, deltas.shape
+        (torch.Size([5, 6]), torch.Size([5, 4]))
+    """
+
+    def __init__(
+        self, latent_dim: int, classes: int = 0, *, class_agnostic: bool = True, unknown: bool = False
+    ) -> None:
+        super().__init__()
+        if latent_dim < 1 or classes < 0:
+            raise OptionError(f"a head needs latent_dim >= 1 and classes >= 0, got {latent_dim} and {classes}")
+        self.classes = classes
+        self.class_agnostic = class_agnostic
+        self.unknown = unknown
+        self.score = _linear(latent_dim, 1 + classes + unknown, _SCORE_STD)
+        self.box = _linear(latent_dim, 4 if class_agnostic else 4 * (1 + classes), _BOX_STD)
+
+    def grow(self, new: int) -> None:
+        """Add `new` classes behind the others, whose rows keep their values bit for bit."""
+        if new < 1:
+            raise OptionError(f"a head can only grow by 1 class or more, not by {new}")
+        _insert_rows(self.score, new, _SCORE_STD, before_last=int(self.unknown))
+        if not self.class_agnostic:
+            _insert_rows(self.box, 4 * new, _BOX_STD)
+        self.classes += new
+
+    def forward(self, latents: Tensor) -> tuple[Tensor, Tensor]:
+        """Map latents (R, D) to logits (R, 1 + classes [+ 1]) and corrections (R, 4) or (R, 4 (1 + classes)).
+
+        The corrections are in torchvision's layout, so that its own heads can use this one.
+        """
+        return self.score(latents), self.box(latents)
+
+
+def _linear(dim: int, rows: int, std: float) -> nn.Linear:
+    layer = nn.Linear(dim, rows)
+    nn.init.normal_(layer.weight, std=std)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def _insert_rows(layer: nn.Linear, rows: int, std: float, *, before_last: int = 0) -> None:
+    weight, bias = layer.weight.detach(), layer.bias.detach()
+    place = len(weight) - before_last
+    fresh = weight.new_empty(rows, weight.shape[1]).normal_(std=std)
+    for name, old, added in (("weight", weight, fresh), ("bias", bias, bias.new_zeros(rows))):
+        joined = torch.cat([old[:place], added, old[place:]])
+        setattr(layer, name, nn.Parameter(joined, requires_grad=getattr(layer, name).requires_grad))
+    layer.out_features += rows
+
+
+@dataclass(frozen=True, eq=False)
+class RoiOutputs:
+    """The head's outputs for R regions."""
+
+    latents: Tensor
+    """(R, D), the head's input."""
+    logits: Tensor
+    """(R, 1 + classes), with one more column for a head with an output for the unknown."""
+    deltas: Tensor
+    """Box corrections, (R, 4) when they are class-agnostic, else (R, 1 + classes, 4)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Look:
+    """One pass over training images, down to the head."""
+
+    images: ImageList
+    """Resized, normalised and batched; a teacher gets the same."""
+    features: Tensor
+    """Of the backbone, (B, C, h, w)."""
+    objectness: Tensor
+    """Raw output of the region proposal network, (B, A, h, w)."""
+    region_deltas: Tensor
+    """Its raw box corrections, (B, 4 A, h, w)."""
+    region_losses: dict[str, Tensor]
+    """Its losses, "objectness" and "region_box"."""
+    rois: list[Tensor]
+    """The sampled regions of each image; annotated boxes are among the candidates."""
+    roi_objectness: Tensor
+    """Their probability by the region proposal network, (R,); 1 for annotated boxes."""
+    labels: Tensor
+    """0 for background, 1 + c for class c, (R,)."""
+    regression_targets: Tensor
+    """The right box corrections, (R, 4); without meaning for background."""
+    outputs: RoiOutputs
+    """Of the sampled regions."""
+
+
+@dataclass(frozen=True, eq=False)
+class Regions:
+    """The regions of some images at test, and their latents; annotations have no part in it."""
+
+    rois: list[Tensor]
+    """Of each image, in the frame of the resized image."""
+    boxes: list[Tensor]
+    """The same in the frame of the image that was given."""
+    latents: Tensor
+    """(R, D), all images one after the other."""
+    image_sizes: list[tuple[int, int]]
+    """(height, width) of each resized image."""
+    original_sizes: list[tuple[int, int]]
+    """(height, width) of each image that was given."""
+
+    @property
+    def counts(self) -> list[int]:
+        """How many regions each image has."""
+        return [len(rois) for rois in self.rois]
+
+
+def roi_losses(look: Look, labels: Tensor | None = None) -> dict[str, Tensor]:
+    """Return the losses of the head on the sampled regions, "classification" and "box", as torchvision defines them.
+
+    Cross entropy, and smooth L1 with beta 1/9 over the regions on objects, divided by the number of all regions
+    (Detectron2, which iOD and ELI were run with, has plain L1 there).
+
+    Args:
+        look: A pass over training images.
+        labels: (R,) other labels for the classification, such as "unknown" for some of the background (ORE). Boxes are
+            learned from the annotations in any case.
+    """
+    deltas = columns_of(look.outputs.deltas, look.outputs.logits.shape[1])
+    classification, box = fastrcnn_loss(look.outputs.logits, deltas, [look.labels], [look.regression_targets])
+    if labels is not None:
+        classification = F.cross_entropy(look.outputs.logits, labels)
+    return {"classification": classification, "box": box}
+
+
+def columns_of(deltas: Tensor, columns: int) -> Tensor:
+    """Bring box corrections into torchvision's layout, (R, 4 columns); class-agnostic ones are repeated."""
+    flat = deltas.flatten(1)
+    return flat.repeat(1, columns) if flat.shape[1] == 4 else flat
+
 
 Target = dict[str, Tensor]
 Sizes = list[tuple[int, int]]
 
 
 class Detector(FasterRCNN):  # type: ignore[misc]  # torchvision has no types
-    """Faster R-CNN with one feature map, and a latent for each region that class scores and boxes are read from.
+    """Faster R-CNN with one feature map, and a latent for each region, from which the head predicts classes and boxes.
 
     Images are (3, H, W) float tensors from 0 to 1 of any sizes, boxes (N, 4) as x1, y1, x2, y2 in pixels, labels 1 + c
     for class c. In evaluation mode, calling it on images gives detections; in training mode, on images and targets,
@@ -86,15 +245,15 @@ class Detector(FasterRCNN):  # type: ignore[misc]  # torchvision has no types
 
     @property
     def unknown_label(self) -> int | None:
-        """The label of an object of no known class, if the head has one."""
+        """The label of objects of classes that it was not taught, if the head has one."""
         return 1 + self.classes if self.predictor.unknown else None
 
     def grow(self, new: int) -> None:
-        """Add `new` classes behind the known ones; everything that was learned stays as it is, bit for bit."""
+        """Add `new` classes behind the others; everything that was learned stays, bit for bit."""
         self.predictor.grow(new)
 
     def forward(self, images: list[Tensor], targets: list[Target] | None = None) -> Any:
-        """Named losses in training mode; detections in evaluation mode, where targets are not looked at."""
+        """Return named losses in training mode, detections in evaluation mode, where targets are ignored."""
         if not self.training:
             regions = self.regions(images)
             return self.detections(regions.latents, regions)
@@ -104,7 +263,7 @@ class Detector(FasterRCNN):  # type: ignore[misc]  # torchvision has no types
         return {**look.region_losses, **roi_losses(look)}
 
     def look(self, images: list[Tensor], targets: list[Target]) -> Look:
-        """A pass over annotated images, down to the head.
+        """Pass annotated images through the detector, down to the head.
 
         Sizes and numbers of proposals are those of the mode the detector is in; random numbers are drawn in the order
         torchvision draws them, so its own losses are these.
@@ -127,24 +286,24 @@ class Detector(FasterRCNN):  # type: ignore[misc]  # torchvision has no types
             roi_objectness=roi_objectness,
             labels=labels,
             regression_targets=regression_targets,
-            outputs=self.read(features, rois, batch.image_sizes),
+            outputs=self.roi_outputs(features, rois, batch.image_sizes),
         )
 
     def features(self, images: Tensor) -> Tensor:
-        """Batched, transformed images (`Look.images.tensors`) to the feature map (B, C, h, w)."""
+        """Map batched, transformed images (`Look.images.tensors`) to the feature map (B, C, h, w)."""
         return cast(Tensor, self.backbone(images))
 
     def region_outputs(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Raw objectness (B, A, h, w) and box corrections (B, 4 A, h, w) of the region proposal network."""
+        """Return raw objectness (B, A, h, w) and box corrections (B, 4 A, h, w) of the region proposal network."""
         (objectness,), (deltas,) = self.rpn.head([features])
         return objectness, deltas
 
     def propose(self, images: ImageList, features: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        """Proposals of each image and their objectness probability, strongest first, after suppression."""
+        """Return proposals of each image and their objectness probability, strongest first, after suppression."""
         return self._decode(images, features, *self.region_outputs(features))
 
-    def read(self, features: Tensor, rois: list[Tensor], image_sizes: Sizes) -> RoiOutputs:
-        """What the head makes of regions: their latents, logits and box corrections."""
+    def roi_outputs(self, features: Tensor, rois: list[Tensor], image_sizes: Sizes) -> RoiOutputs:
+        """Return latents, logits and box corrections of regions."""
         self._require_classes()
         latents = self._latents(features, rois, image_sizes)
         logits, deltas = self.roi_heads.box_predictor(latents)
@@ -153,7 +312,7 @@ class Detector(FasterRCNN):  # type: ignore[misc]  # torchvision has no types
         return RoiOutputs(latents=latents, logits=logits, deltas=deltas)
 
     def regions(self, images: list[Tensor]) -> Regions:
-        """The first half of a test: proposals of the images and their latents, under the caller's gradient mode."""
+        """Return the first half of a test: proposals and their latents, under the caller's gradient mode."""
         if self.training:
             raise DetectorUseError("regions() is for tests: call .eval() on the detector first")
         original_sizes: Sizes = [(image.shape[-2], image.shape[-1]) for image in images]
@@ -170,7 +329,7 @@ class Detector(FasterRCNN):  # type: ignore[misc]  # torchvision has no types
         )
 
     def detections(self, latents: Tensor, regions: Regions) -> list[Target]:
-        """The second half of a test: what the head finds in latents of these regions, possibly changed ones.
+        """Return the second half of a test: detections from latents of these regions, possibly changed ones.
 
         The head is called as a module, so an aligner attached to `roi_heads.box_predictor` acts here, on all of them.
 
@@ -182,10 +341,10 @@ class Detector(FasterRCNN):  # type: ignore[misc]  # torchvision has no types
         return self.detections_from(logits, deltas, regions)
 
     def detections_from(self, logits: Tensor, deltas: Tensor, regions: Regions) -> list[Target]:
-        """The same, from what the head (or a mixture of heads) said; corrections as in `RoiOutputs` or flat."""
-        # Under autocast the head speaks in 16 bits, too few for places in an image.
+        """Return detections from outputs of the head (or of several); corrections as in `RoiOutputs` or flat."""
+        # Under autocast the head gives 16 bits, too few for places in an image.
         logits, deltas = (values.to(regions.rois[0]) for values in (logits, deltas))
-        logits = self.known_logits(logits)
+        logits = self.class_logits(logits)
         boxes, scores, labels = self.roi_heads.postprocess_detections(
             logits, columns_of(deltas, logits.shape[1]), regions.rois, regions.image_sizes
         )
@@ -196,11 +355,10 @@ class Detector(FasterRCNN):  # type: ignore[misc]  # torchvision has no types
             )
         ]
 
-    def known_logits(self, logits: Tensor) -> Tensor:
-        """Logits of background and classes: those of an unknown that stands last, if any does, join the background's.
+    def class_logits(self, logits: Tensor) -> Tensor:
+        """Return logits of background and classes: the last one, of the unknown, if there is one, joins the former.
 
-        The known classes' probabilities stay what they are, and the unknown takes no place among the strongest
-        detections.
+        The classes' probabilities do not change, and the unknown takes no place among the strongest detections.
         """
         if logits.shape[1] == 1 + self.classes:
             return logits
@@ -208,7 +366,7 @@ class Detector(FasterRCNN):  # type: ignore[misc]  # torchvision has no types
         return torch.cat([nothing, logits[:, 1:-1]], dim=1)
 
     def warp_parameters(self) -> list[nn.Parameter]:
-        """The weight of the last convolution of the box head, which iOD learns by its own rule."""
+        """Return the weight of the last convolution of the box head, which iOD learns by its own rule."""
         return [self.roi_heads.box_head.last_convolution.weight]
 
     def _latents(self, features: Tensor, rois: list[Tensor], image_sizes: Sizes) -> Tensor:
@@ -245,15 +403,15 @@ class Detector(FasterRCNN):  # type: ignore[misc]  # torchvision has no types
     def _sample(
         self, proposals: list[Tensor], probabilities: list[Tensor], targets: list[Target]
     ) -> tuple[list[Tensor], Tensor, Tensor, Tensor]:
-        """What torchvision's `select_training_samples` does, keeping the regions' objectness along."""
+        """Do what torchvision's `select_training_samples` does, and keep the regions' objectness."""
         heads = self.roi_heads
         boxes = [target["boxes"].to(proposals[0].dtype) for target in targets]
         candidates = heads.add_gt_proposals(proposals, boxes)
         matched, labels = heads.assign_targets_to_proposals(candidates, boxes, [target["labels"] for target in targets])
         chosen = heads.subsample(labels)
         # An image without objects has only background; any box will do for a correction that is never learned.
-        known = [box if len(box) else box.new_zeros(1, 4) for box in boxes]
-        goals = [box[places[rows]] for box, places, rows in zip(known, matched, chosen, strict=True)]
+        padded = [box if len(box) else box.new_zeros(1, 4) for box in boxes]
+        goals = [box[places[rows]] for box, places, rows in zip(padded, matched, chosen, strict=True)]
         rois = [candidate[rows] for candidate, rows in zip(candidates, chosen, strict=True)]
         certain = [
             torch.cat([probability, probability.new_ones(len(box))])[rows]
@@ -272,3 +430,29 @@ def _require_boxes(targets: list[Target]) -> None:
         boxes = target["boxes"]
         if boxes.dim() != 2 or boxes.shape[1] != 4 or bool((boxes[:, 2:] <= boxes[:, :2]).any()):
             raise OptionError(f"boxes of image {number} must be (N, 4) with x1 < x2 and y1 < y2, got {boxes.tolist()}")
+
+
+def make_detector(
+    name: str, *, settings: DetectorSettings | None = None, weights: Path | str | None = None
+) -> Detector:
+    """Make a detector without classes; `grow` it before use.
+
+    Args:
+        name: One of `DETECTORS`.
+        settings: Its numbers; its own defaults (`settings_of`) when not given.
+        weights: Of its network: a file with a state dict of torchvision's classification network, or "torchvision" to
+            download one. None for freshly drawn weights.
+
+    Raises:
+        OptionError: There is no such detector, or its network does not fit the settings.
+        WeightsError: The weights do not fit it.
+
+    Example:
+        >>> detector = make_detector("tiny-c4")
+        >>> detector.grow(3)
+        >>> detector.latent_dim, detector.classes
+        (128, 3)
+    """
+    maker = DETECTORS[name]
+    settings = settings or maker.settings
+    return Detector(maker.make(settings, weights), settings)

@@ -1,0 +1,1 @@
+"""The command `elign`: one module for each command, which imports what it needs when it runs."""

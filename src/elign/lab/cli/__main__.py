@@ -1,0 +1,5 @@
+"""`python -m elign.lab.cli`."""
+
+from elign.lab.cli.main import main
+
+raise SystemExit(main())

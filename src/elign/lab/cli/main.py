@@ -1,0 +1,97 @@
+"""The command `elign`: runs the command that was asked for, and turns errors into one clear line.
+
+Nothing here imports torch or another package before a command runs, so that help is there at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import importlib
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+
+from elign import __version__
+from elign.utils.errors import ElignError
+
+_RUNS = ("run", "resume", "evaluate", "list", "show", "report", "archive", "reproduce", "sweep", "detect")
+COMMANDS = (*_RUNS, "export", "data", "toy")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Returns:
+        0 if all went well, 1 for an error in the input or the data, 2 for a wrong command line, 130 when interrupted.
+    """
+    arguments = [*(sys.argv[1:] if argv is None else argv)]
+    if arguments and not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
+        import difflib
+
+        near = difflib.get_close_matches(arguments[0], COMMANDS, n=1, cutoff=0)
+        _complain(f"there is no command {arguments[0]!r}; did you mean '{near[0]}'? See 'elign --help'.")
+        return 2
+    args = _parse(arguments)
+    try:
+        from rich.console import Console
+
+        _command(args.command).run(args, Console(highlight=False))
+    except KeyboardInterrupt:
+        _complain("interrupted; finished work is kept, and the same command resumes it")
+        return 130
+    except ModuleNotFoundError as error:
+        missing = str(error.name).partition(".")[0]
+        if missing == "elign":
+            raise
+        _complain(f"this command needs the extra 'lab' ({missing} is missing): pip install 'elign[lab]'")
+        return 1
+    except (ElignError, OSError) as error:
+        _complain(_full_disk(error) or str(error))
+        return 1
+    return 0
+
+
+def _complain(text: str) -> None:
+    print(f"elign: {text}", file=sys.stderr)
+
+
+def _command(name: str) -> ModuleType:
+    return importlib.import_module(f"elign.lab.cli.{name}")
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="elign", description="The bench of elign: run, evaluate and report.")
+    parser.add_argument("--version", action="version", version=f"elign {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+    for name in COMMANDS:
+        add_command(commands, name, _command(name))
+    args, rest = parser.parse_known_args(arguments)
+    # argparse takes the settings that stand before an option, but not those that stand after it.
+    if rest and not (hasattr(args, "overrides") and all("=" in text and text[0] != "-" for text in rest)):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:
+        args.overrides += rest
+    return args
+
+
+def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, module: ModuleType) -> None:
+    """Add a parser for the command of a module."""
+    command = commands.add_parser(
+        name,
+        help=module.HELP,
+        description=module.HELP,
+        epilog=module.EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    module.add_options(command)
+
+
+def _full_disk(error: Exception) -> str:
+    if not (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)):
+        return ""
+    return f"the disk is full ({error}); finished work is kept: make room, then the same command resumes it"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,122 @@
+"""`elign show`: the results of runs, all methods; several runs of one experiment as mean and deviation."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from elign.lab.cli.common import say
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from elign.lab.report.run_groups import RunGroup
+    from elign.lab.runs.run_dir import RunDir
+
+HELP = "show the results of a run, each method beside its baselines; several runs (seeds) as mean and deviation"
+EXAMPLES = """examples:
+  elign show out/my-run
+  elign show out/my-run --classifier nearest-mean
+  elign show out/seed0 out/seed1 out/seed2 --markdown docs/results.md --section half-5-icarl
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folders of runs of one experiment")
+    parser.add_argument(
+        "--classifier",
+        choices=("fc", "nearest-mean"),
+        default="fc",
+        help="fc: the model's own head, and prototypes; nearest-mean: of exemplars (default: fc)",
+    )
+    parser.add_argument(
+        "--details", action="store_true", help="also every task, accuracy matrices and drift; of detectors every class"
+    )
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write the table into this markdown page")
+    parser.add_argument("--section", help="the section of that page to write it to (default: made from the run)")
+
+
+def run(args: argparse.Namespace, console: Console) -> None:
+    """Print the table."""
+    from elign.lab.evaluation.metrics import HEAD
+    from elign.lab.report.markdown import around_section, update_section
+    from elign.lab.report.run_groups import RunGroup
+    from elign.lab.report.tables import NEAREST_MEAN, detection_tables, methods_table, metric_notes, task_tables
+    from elign.lab.runs.describe import run_text
+    from elign.lab.runs.run_dir import RunDir
+
+    folders = [RunDir(path) for path in args.runs]
+    classifiers = HEAD if args.classifier == "fc" else NEAREST_MEAN
+    section = args.section or run_text(folders[0].metadata()).replace(" ", "-")
+    if args.markdown:
+        around_section(args.markdown, section)
+    group = print_runs(folders, console, classifiers=classifiers)
+    for each in group.runs if args.details else ():
+        alone = RunGroup(group.name, (each,))
+        for table in (*task_tables(alone, classifiers), *detection_tables(alone)):
+            console.print(table.to_rich())
+    if args.markdown:
+        table = methods_table(group, classifiers, title="")
+        table.footnotes = [*table.footnotes, *metric_notes([group], formulas=True)]
+        update_section(args.markdown, section, "\n\n".join([table.to_markdown().rstrip(), *_version_notes(folders)]))
+
+
+def print_runs(folders: Sequence[RunDir], console: Console, *, classifiers: Sequence[str] | None = None) -> RunGroup:
+    """Print the table of runs of one experiment.
+
+    Raises:
+        RunError: They are not of one experiment, or have no results yet.
+    """
+    from elign.lab.evaluation.metrics import HEAD
+    from elign.lab.report.run_groups import RunGroup, read_run
+    from elign.lab.report.tables import methods_table
+    from elign.lab.runs.describe import run_text
+    from elign.lab.runs.run_dir import RunError, resume_command
+
+    _check_alike([folder.metadata() for folder in folders])
+    runs = [read_run(folder) for folder in folders]
+    for run in runs:
+        if not run.rows:
+            command = resume_command(run.folder, run.metadata)
+            raise RunError(f"{run.folder.path} has no results yet; '{command}' resumes it")
+    done = {len(run.tasks) for run in runs}
+    if len(done) > 1:
+        raise RunError(f"these runs have finished different numbers of tasks: {sorted(done)}")
+    title = f"{run_text(runs[0].metadata)}, {done.pop()} of {len(runs[0].metadata['sizes'])} tasks"
+    group = RunGroup(title, tuple(runs))
+    console.print(methods_table(group, classifiers or HEAD, title=title).to_rich())
+    for folder in folders:
+        say(console, f"Results: {', '.join(map(str, folder.result_files() or [folder.path]))}")
+    for note in _version_notes(folders):
+        say(console, note)
+    return group
+
+
+def _version_notes(folders: Sequence[RunDir]) -> list[str]:
+    """Return a note about each run that another version of the methods has evaluated."""
+    from elign.lab.runs.experiment import version_note
+
+    found = [version_note(folder, folder.metadata(), folder.gather().tasks) for folder in folders]
+    return [f"Note: {sentence}." for sentence in found if sentence]
+
+
+def _check_alike(runs: Sequence[dict[str, Any]]) -> None:
+    """Refuse to average runs that differ in more than their seeds."""
+    from elign.lab.config import flatten
+    from elign.lab.runs.experiment import benchmark_of
+    from elign.lab.runs.run_dir import RunError
+
+    benchmarks = [benchmark_of(metadata) for metadata in runs]
+    if len(set(benchmarks)) > 1:
+        raise RunError("these are runs of different experiments: some classify images, others detect objects")
+    configs = [benchmarks[0].from_dict(metadata["config"]) for metadata in runs]
+    flat = [flatten(config.replace(seed=0)) for config in configs]
+    different = {key for other in flat[1:] for key in flat[0] | other if flat[0].get(key) != other.get(key)}
+    if different:
+        raise RunError(f"these are runs of different experiments: they differ in {', '.join(sorted(different))}")
+    seeds = [config.seed for config in configs]
+    if len(set(seeds)) < len(seeds):
+        raise RunError(f"these runs have equal seeds ({', '.join(map(str, seeds))}), so there is no deviation to show")

@@ -1,1 +1,0 @@
-"""Runs of incremental detectors: configuration, bench, training, readings. On the runner of `elign.lab.experiments`."""

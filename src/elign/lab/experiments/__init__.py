@@ -1,1 +1,0 @@
-"""Experiments: what is trained, fitted and read, in which order."""

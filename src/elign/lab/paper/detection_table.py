@@ -1,0 +1,275 @@
+"""The paper's Table 2, incremental object detection: its plan and its table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from elign.lab.config.composition import ConfigError
+from elign.lab.data.scenario import make_protocol
+from elign.lab.evaluation.methods import marked
+from elign.lab.evaluation.metrics import Row, curve
+from elign.lab.evaluation.statistics import (
+    Difference,
+    gain_text,
+    interval_text,
+    mean_std,
+    mean_text,
+    paired_difference,
+    same_sign,
+)
+from elign.lab.paper.comparison import (
+    INTERVAL,
+    Cells,
+    Value,
+    averages_note,
+    in_file,
+    label,
+    make_table,
+    mean_cells,
+    page,
+    values_text,
+)
+from elign.lab.paper.grid import Grid
+from elign.lab.paper.plan import (
+    Evaluation,
+    Plan,
+    Store,
+    jobs_of,
+    missing_data,
+    over_seeds,
+    planned_run,
+    shared_first_tasks,
+)
+from elign.lab.paper.printed import NO_PRECISION, PrintedPrecision, numbers, printed_precision, printed_precision_gain
+from elign.lab.paper.published import differences, published_config, scale_note
+from elign.lab.paper.request import Request
+from elign.lab.report.table import Cell, Table
+from elign.lab.runs.experiment import DETECTION
+
+STAND_INS: Mapping[str, str] = {"5+5": "10+10", "8+2": "15+5", "9+1": "19+1"}
+"""Splits of ten classes for the splits of twenty, by their position in the table."""
+
+SHOWN = ("eli/oracle", "eli/by-prediction", "eli/by-energy", "eli/all", "mean-shift/oracle", "oracle-mask")
+"""The methods for iOD's detectors that the table has."""
+
+FIRST = "first task only"
+"""Stands in place of a learner where the second task is not learned."""
+
+PARTS = ("old", "new", "all")
+"""Classes that a mean average precision is over: those before the last task, those of it, both."""
+
+_ALIGNED = "iod"
+_CLASSES = {"digit-scenes": 10, "voc2007": 20}
+
+
+@dataclass(frozen=True)
+class Precisions:
+    """A row of the table; in percent, one value for each seed, in the same order everywhere.
+
+    Args:
+        protocol: Its split.
+        learner: Its learner.
+        values: By part; a part without a value is left out.
+        method: The method, with its mark if it uses test annotations.
+        base: The same detectors without a method, by part; empty for the row of the detectors themselves.
+        printed: What the paper has for it.
+        printed_gain: Of all classes.
+    """
+
+    protocol: str
+    learner: str
+    values: Mapping[str, tuple[float, ...]]
+    method: str = "base"
+    base: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    printed: PrintedPrecision = NO_PRECISION
+    printed_gain: float | None = None
+
+    def gain(self, part: str) -> Difference | None:
+        """Return how far the method lies above the base, paired by seed; None for the base itself."""
+        return paired_difference(self.values[part], self.base[part]) if self.base else None
+
+
+def printed_protocol(protocol: str) -> str | None:
+    """Return the printed split that stands beside one of ours.
+
+    Example:
+        >>> printed_protocol("8+2"), printed_protocol("19+1"), printed_protocol("7+3")
+        ('15+5', '19+1', None)
+    """
+    name = STAND_INS.get(protocol, protocol)
+    return name if name in numbers()["table2_incremental_detection"]["settings"] else None
+
+
+def detection_plan(name: str, grid: Grid, request: Request) -> Plan:
+    """Plan the learners of detectors on some splits, and the methods for iOD's detectors.
+
+    Raises:
+        ConfigError: A setting is wrong, or there is no usual split of the data.
+        ProtocolError: A split is not one of the data's classes.
+    """
+    data, protocols = _data_and_protocols(grid, request)
+    # The rows of the other learners do not depend on an aligner.
+    lines = [
+        (protocol, learner, over_seeds(_without_aligner(request, learner), DETECTION, learner, data, protocol))
+        for protocol in protocols
+        for learner in request.learners or grid.learners
+    ]
+    store = Store(request.out, DETECTION)
+    planned = [each for _, _, evaluations in lines for each in evaluations]
+
+    def tables() -> list[Table]:
+        store.refresh()
+        rows = [row for line in lines for row in (*_first(line, lines, request, store), *_measure(line, store))]
+        notes = _notes(grid, request, lines)
+        return precision_tables(f"{grid.title}, {data}", rows, notes=notes, command=request.command(name))
+
+    jobs, remarks, missing = jobs_of(planned, store), shared_first_tasks(name, planned), missing_data(planned)
+    return Plan(name, grid.title, jobs, tables, request, remarks, missing)
+
+
+Line = tuple[str, str, tuple[Evaluation, ...]]
+"""Split, learner, and one evaluation for each seed."""
+
+
+def _data_and_protocols(grid: Grid, request: Request) -> tuple[str, tuple[str, ...]]:
+    if len(request.data) > 1:
+        raise ConfigError(f"table2 has one data set at a time: choose one of {', '.join(request.data)}.")
+    (data,) = request.data or (grid.paper_data if request.preset == "paper" else grid.data)
+    usual = {grid.data[0]: grid.protocols, grid.paper_data[0]: grid.paper_protocols}
+    protocols = request.protocols or usual.get(data)
+    if protocols is None:
+        raise ConfigError(f"data={data} has no usual splits: give protocol=, how many classes each task brings (15+5).")
+    if data in _CLASSES:
+        for name in protocols:
+            make_protocol(name, _CLASSES[data])  # raises where it does not fit
+    return data, protocols
+
+
+def _without_aligner(request: Request, learner: str) -> Request:
+    return request if learner == _ALIGNED else replace(request, aligner=())
+
+
+def _measure(line: Line, store: Store) -> list[Precisions]:
+    """Return the row of a learner and, where the paper aligns it, one for each method."""
+    protocol, learner, evaluations = line
+    rows = [store.rows(each) for each in evaluations]
+    beside = printed_protocol(protocol) or ""
+    base = _values(rows, "base")
+    found = [Precisions(protocol, learner, base, printed=printed_precision(learner, beside))]
+    for name in SHOWN if learner == _ALIGNED else ():
+        printed, gain = NO_PRECISION, None
+        if name == "eli/oracle":
+            printed, gain = printed_precision(f"{_ALIGNED}+eli", beside), printed_precision_gain(beside)
+        found.append(Precisions(protocol, learner, _values(rows, name), marked(name), base, printed, gain))
+    return found
+
+
+def _first(line: Line, lines: Sequence[Line], request: Request, store: Store) -> list[Precisions]:
+    """Return the detectors of the first of two tasks; they stand before the first learner of the second one.
+
+    Learners whose first task is not plain training have other detectors, which are not shown.
+    """
+    protocol = line[0]
+    here = [each for each in lines if each[0] == protocol]
+    if line is not next((each for each in here if each[1] != "joint"), None):
+        return []
+    plain = planned_run(request, DETECTION, "finetune", line[2][0].config.data.name, protocol, 0).first_task
+    same = [each for each in here if each[2][0].run.first_task == plain]
+    if not same:
+        return []
+    curves = [curve(store.rows(each), "base", "detector") for each in same[0][2]]
+    if any(len(each) != 2 for each in curves):
+        return []
+    values = {"old": tuple(100 * each[0].accuracy for each in curves)}
+    return [Precisions(protocol, FIRST, values, printed=printed_precision("first", printed_protocol(protocol) or ""))]
+
+
+def _values(seeds: Sequence[Sequence[Row]], method: str) -> dict[str, tuple[float, ...]]:
+    return {part: tuple(precision(rows, method, part) for rows in seeds) for part in PARTS}
+
+
+def precision(rows: Sequence[Row], method: str, part: str) -> float:
+    """Return the mean average precision in percent after the last task, over old, new or all classes."""
+    last = curve(rows, method, "detector")[-1]
+    return 100 * float(getattr(last, "accuracy" if part == "all" else part))
+
+
+def _notes(grid: Grid, request: Request, lines: Sequence[Line]) -> list[str]:
+    pairs = []
+    for protocol, learner, evaluations in lines:
+        # A split that the paper does not have stands beside the middle one, which has the usual aligner.
+        published = published_config(DETECTION, learner, "voc2007", printed_protocol(protocol) or "15+5")
+        aligner = evaluations[0].config.aligner if learner == _ALIGNED else published.aligner
+        pairs.append((evaluations[0].config.replace(aligner=aligner), published))
+    notes = [scale_note(request.preset, differences(pairs))]
+    protocols = list(dict.fromkeys(protocol for protocol, _, _ in lines))
+    if stand_ins := [f"{STAND_INS[name]} beside {name}" for name in protocols if name in STAND_INS]:
+        notes.append(f"printed numbers are of VOC 2007 and stand by position only: {', '.join(stand_ins)}")
+    if alone := [name for name in protocols if printed_protocol(name) is None]:
+        notes.append(f"the paper prints nothing for {', '.join(alone)}")
+    notes += grid.notes
+    notes += grid.aligned_notes if any(learner == _ALIGNED for _, learner, _ in lines) else ()
+    return [*notes, averages_note({request.seeds}, "mean average precision")]
+
+
+def precision_tables(title: str, lines: Sequence[Precisions], *, notes: Sequence[str], command: str) -> list[Table]:
+    """Make the table, and one with the gains of the methods for the terminal."""
+    rows = [_row(line) for line in lines]
+    tables = [make_table(title, rows, notes=notes, command=command)]
+    methods = [line for line in lines if line.base]
+    if methods:
+        one_seed = all(len(line.values["all"]) == 1 for line in methods)
+        tables.append(make_table("Gains", [_gain_row(line, one_seed=one_seed) for line in methods]))
+    return tables
+
+
+def _row(line: Precisions) -> Cells:
+    row: Cells = [(label("protocol"), line.protocol), (label("learner"), line.learner), (label("method"), line.method)]
+    for part in PARTS:
+        printed: float | None = getattr(line.printed, part)
+        values = line.values.get(part)
+        row.append((page(f"{part}, paper", terminal=part == "all"), printed))
+        measured = None if values is None else Cell(mean_text(values), mean_std(values).mean)
+        row.append((page(part, terminal=True), measured))
+    row += [(page(title), cell) for title, cell in _gains(line).items()]
+    return row + _record(line)
+
+
+def _gain_row(line: Precisions, *, one_seed: bool) -> Cells:
+    row: Cells = [(label("protocol"), line.protocol), (label("method"), line.method)]
+    # The notes say that one seed has no interval.
+    gains = {title: cell for title, cell in _gains(line).items() if not (one_seed and title == INTERVAL)}
+    return row + [(page(title, terminal=True), cell) for title, cell in gains.items()]
+
+
+def _gains(line: Precisions) -> dict[str, Value]:
+    gain = line.gain("all")
+    found = {part: line.gain(part) for part in ("old", "new")}
+    shown = line.printed_gain if gain else None
+    return {
+        "gain, paper": Cell(gain_text(shown), shown),
+        "gain": None if gain is None else Cell(gain_text(gain.mean), gain.mean),
+        INTERVAL: None if gain is None else interval_text(gain),
+        "same sign": None if gain is None else same_sign(line.printed_gain, gain),
+        **{
+            f"gain of {part}": None if each is None else Cell(gain_text(each.mean), each.mean)
+            for part, each in found.items()
+        },
+    }
+
+
+def _record(line: Precisions) -> Cells:
+    gain = line.gain("all")
+    cells = in_file({"seeds": len(line.values["old"])})
+    for part in PARTS:
+        values = line.values.get(part, ())
+        cells += in_file({f"paper_{part}": getattr(line.printed, part), f"{part}_values": values_text(values)})
+        cells += mean_cells(part, values)
+    cells += in_file({"paper_gain": line.printed_gain})
+    for part in PARTS:
+        found = line.gain(part)
+        low, high = (found.interval if found else None) or (None, None)
+        mean = found.mean if found else None
+        cells += in_file({f"gain_{part}": mean, f"gain_{part}_low": low, f"gain_{part}_high": high})
+    return cells + in_file({"same_sign": same_sign(line.printed_gain, gain) if gain else None})

@@ -1,0 +1,322 @@
+"""The folder of a run: its files, how each is written and read, and its lock.
+
+    run.json                    configuration, versions, precision and threads
+    task-00/model.safetensors   the model after the task, and which exemplars are kept: the task is learned
+    task-00/latents.safetensors latents of that model: all that methods need
+    task-00/results.jsonl, .csv what methods reached: the task is finished
+    task-00/aligners/           the fitted aligners, classifiers and corrections
+    task-00/prototypes.safetensors, statistics.safetensors  of all classes in this task's space, for the next task
+    progress.safetensors        state within a task that takes long
+    results.jsonl, results.csv  the results of all tasks so far
+    evaluations/NAME/           results of the same models with other aligners, in the same form
+
+Every file is written whole or not at all.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from torch import Tensor
+
+from elign.lab.runs.file_format import RunMetadata, current_run, validate
+from elign.lab.runs.results import CSV_NAME, JSON_NAME, Results, read_results, write_csv, write_results
+from elign.lab.storage import MAKE_AGAIN, DamagedRunError, read_object, read_tensors, write_object, write_tensors
+from elign.utils.errors import ElignError
+from elign.utils.files import write_bytes_atomic
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _lock(handle: IO[str]) -> None:
+        handle.seek(0)
+        msvcrt.locking(handle.fileno(), msvcrt.LK_NBLCK, 1)
+else:
+    import fcntl
+
+    def _lock(handle: IO[str]) -> None:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+FORMAT = 1
+ARCHIVED = "archived"
+"""Key in the metadata of a copy without models; see `archiving.py`."""
+_START_AGAIN = "this run cannot be resumed; start it again in another folder"
+
+
+class RunError(ElignError):
+    """A folder without a run, or with another run than was meant; the message says what to do."""
+
+
+class RunDir:
+    """The files of one run.
+
+    Args:
+        path: The folder; it need not exist yet.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a run in this folder.
+
+        Raises:
+            RunError: There are parts of a run without its `run.json`, or this is a file.
+        """
+        if self.path.exists() and not self.path.is_dir():
+            raise RunError(f"{self.path} is a file, and a run needs a folder")
+        if self._run_json.is_file():
+            return True
+        parts = [*self.path.glob("task-*/*"), *self.path.glob(self._progress.name)]
+        if parts:
+            raise RunError(
+                f"{self.path} has {parts[0].relative_to(self.path)} but no run.json; give out=DIR for another folder, "
+                "or remove this one"
+            )
+        return False
+
+    @property
+    def _run_json(self) -> Path:
+        return self.path / "run.json"
+
+    @property
+    def _progress(self) -> Path:
+        return self.path / "progress.safetensors"
+
+    @property
+    def tensorboard(self) -> Path:
+        """The folder for TensorBoard."""
+        return self.path / "tensorboard"
+
+    def evaluation(self, name: str) -> RunDir:
+        """Return the folder of an evaluation of this run."""
+        return RunDir(self.path / "evaluations" / name)
+
+    def evaluations(self) -> list[RunDir]:
+        """Return the evaluations of this run, by name."""
+        return [RunDir(file.parent) for file in sorted(self.path.glob("evaluations/*/run.json"))]
+
+    def write_metadata(self, metadata: Mapping[str, Any]) -> None:
+        """Write `run.json`, the first file of a run."""
+        write_object(self._run_json, {"format": FORMAT, **metadata})
+
+    def metadata(self) -> dict[str, Any]:
+        """Read and check `run.json`; see `file_format.RunMetadata`.
+
+        Raises:
+            RunError: There is no run here, or a newer elign made it.
+            DamagedRunError: The file is damaged.
+        """
+        if not self._run_json.is_file():
+            raise RunError(f"there is no run in {self.path}; 'elign list' shows the runs of a folder")
+        try:
+            content, _ = read_object(self._run_json)
+            if content.get("format") != FORMAT:
+                raise RunError(
+                    f"{self._run_json} has format {content.get('format')!r}, this elign reads {FORMAT}: upgrade elign"
+                )
+            metadata = current_run(content)
+            validate(RunMetadata, metadata)
+        except ValueError as error:
+            raise DamagedRunError(f"{self._run_json} is damaged ({error}); {_START_AGAIN}") from error
+        return metadata
+
+    def task(self, number: int) -> Path:
+        """Return the folder of a task."""
+        return self.path / f"task-{number:02d}"
+
+    def latents_file(self, number: int) -> Path:
+        """Return the file of a task's latents."""
+        return self.task(number) / "latents.safetensors"
+
+    def prototypes_file(self, number: int) -> Path:
+        """Return the file of the prototypes after a task."""
+        return self.task(number) / "prototypes.safetensors"
+
+    def statistics_file(self, number: int) -> Path:
+        """Return the file of the class statistics after a task."""
+        return self.task(number) / "statistics.safetensors"
+
+    def pairs_file(self, number: int) -> Path:
+        """Return the file of the pairs of latents that aligners of a task were fitted on."""
+        return self.task(number) / "pairs.safetensors"
+
+    def aligner_file(self, number: int, name: str) -> Path:
+        """Return the file of a fitted aligner."""
+        return self.task(number) / "aligners" / f"{name.replace('/', '-')}.safetensors"
+
+    def _model_file(self, number: int) -> Path:
+        return self.task(number) / "model.safetensors"
+
+    def tasks(self) -> int:
+        """Return how many tasks are learned."""
+        number = 0
+        while self.is_learned(number):
+            number += 1
+        return number
+
+    def is_learned(self, number: int) -> bool:
+        """Return whether the model after this task is there."""
+        return self._model_file(number).is_file()
+
+    def save_model(
+        self, number: int, state: Mapping[str, Tensor], ranked: Mapping[int, Tensor], metadata: Mapping[str, Any]
+    ) -> None:
+        """Write the learner's state after a task with the ranked exemplars: with this file the task is learned."""
+        memory = {f"memory.{label}": ranks for label, ranks in ranked.items()}
+        write_tensors(self._model_file(number), {**state, **memory}, metadata)
+
+    def load_model(self, number: int) -> tuple[dict[str, Tensor], dict[int, Tensor], dict[str, Any]]:
+        """Return the learner's state after a task, the ranked exemplars of each class, and the metadata.
+
+        Raises:
+            DamagedRunError: The file is damaged or of something else.
+        """
+        tensors, metadata = read_tensors(self._model_file(number))
+        state = {name: tensor for name, tensor in tensors.items() if not name.startswith("memory.")}
+        labels = {name: name.removeprefix("memory.") for name in tensors if name not in state}
+        seconds = metadata.setdefault("seconds", 0.0)
+        if not all(re.fullmatch("[0-9]{1,9}", label) for label in labels.values()) or not _is_number(seconds):
+            raise DamagedRunError(f"{self._model_file(number)} is of something else. {MAKE_AGAIN}")
+        # By label: a safetensors file lists its tensors in an order of its own.
+        ranked = {int(label): tensors[name] for name, label in labels.items()}
+        return state, dict(sorted(ranked.items())), metadata
+
+    def finished_tasks(self) -> int:
+        """Return how many tasks have results."""
+        number = 0
+        while (self.task(number) / JSON_NAME).is_file():
+            number += 1
+        return number
+
+    def results(self, number: int) -> Results | None:
+        """Return the results of a task, None if there are none yet.
+
+        Raises:
+            DamagedRunError: The file is damaged, or of another task.
+        """
+        file = self.task(number) / JSON_NAME
+        if not file.is_file():
+            return None
+        results = read_results(file)
+        if ({row.task for row in results.rows} | {task["task"] for task in results.tasks}) - {number + 1}:
+            raise DamagedRunError(f"{file} is of another task. {MAKE_AGAIN}")
+        return results
+
+    def write_task_results(self, number: int, results: Results) -> None:
+        """Write the results of a task: with these files it is finished."""
+        write_results(self.task(number), results.rows, {}, tasks=results.tasks)
+
+    def copy_task_results(self, number: int, source: RunDir) -> None:
+        """Copy the results of a task from another folder, without the file for spreadsheets."""
+        write_bytes_atomic(self.task(number) / JSON_NAME, (source.task(number) / JSON_NAME).read_bytes())
+
+    def gather(self) -> Results:
+        """Return the results of all tasks so far."""
+        found: list[Results] = []
+        while (results := self.results(len(found))) is not None:
+            found.append(results)
+        return self._together(found)
+
+    def write_results(self, by_task: Sequence[Results]) -> None:
+        """Write the files that repeat the results of all tasks so far."""
+        whole = self._together(by_task)
+        write_results(self.path, whole.rows, whole.metadata, tasks=whole.tasks)
+
+    def repair_results(self, by_task: Sequence[Results]) -> None:
+        """Write the files that repeat others again, where they are missing or differ: after a kill, or damage."""
+        for number, results in enumerate(by_task):
+            write_csv(self.task(number), results.rows)
+        whole = self._together(by_task)
+        try:
+            if read_results(self.path / JSON_NAME) == whole:
+                write_csv(self.path, whole.rows)
+                return
+        except (FileNotFoundError, DamagedRunError):
+            pass
+        self.write_results(by_task)
+
+    def result_files(self) -> list[Path]:
+        """Return the files with the results of all tasks, as far as they are there."""
+        return [file for file in (self.path / JSON_NAME, self.path / CSV_NAME) if file.is_file()]
+
+    def _together(self, by_task: Sequence[Results]) -> Results:
+        rows = [row for results in by_task for row in results.rows]
+        return Results(self.metadata(), rows, [task for results in by_task for task in results.tasks])
+
+    def save_progress(self, number: int, state: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> None:
+        """Write the state of a task that is being trained, and metadata about it."""
+        write_tensors(self._progress, state, {"task": number, **metadata})
+
+    def progress(self, number: int) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        """Return the state that was saved of this task and its metadata; None if there is none, or it is damaged."""
+        try:
+            tensors, metadata = read_tensors(self._progress)
+        except (FileNotFoundError, DamagedRunError):
+            return None
+        numbers = [metadata.get(name) for name in ("epoch", "step", "seconds")]
+        return (tensors, metadata) if metadata.get("task") == number and all(map(_is_number, numbers)) else None
+
+    def drop_progress(self) -> None:
+        """Remove the state within a task, once the task is learned."""
+        self._progress.unlink(missing_ok=True)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from working in this folder; the lock ends with the process, however it ends.
+
+        Raises:
+            RunError: Another process is at work here.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / ".lock").open("a") as handle:
+            for attempt in range(5):
+                try:
+                    _lock(handle)
+                    break
+                except OSError:
+                    if attempt == 4:
+                        message = f"another process is at work in {self.path}; wait for it, or stop it"
+                        raise RunError(message) from None
+                    time.sleep(0.02)  # `is_locked` of another process holds the lock for a moment
+            yield
+
+    def is_locked(self) -> bool:
+        """Return whether a process is at work in this folder."""
+        if not (self.path / ".lock").is_file():
+            return False
+        try:
+            with self.locked():
+                return False
+        except RunError:
+            return True
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf")
+
+
+def refuse_archived(folder: RunDir, metadata: Mapping[str, Any]) -> None:
+    """Raise `RunError` if a folder is an archive, which has no models."""
+    if metadata.get(ARCHIVED):
+        raise RunError(
+            f"{folder.path} is an archive: it holds results and no models. Use the run that it was made from, "
+            "or start it again in another folder"
+        )
+
+
+def resume_command(folder: RunDir, metadata: Mapping[str, Any]) -> str:
+    """Return what the user types to resume a run, or an evaluation of one."""
+    if metadata.get("evaluation") is None:
+        return shlex.join(["elign", "resume", str(folder.path)])
+    run = str(folder.path.parent.parent)
+    return shlex.join(["elign", "evaluate", run, *metadata["evaluation"], "--name", folder.path.name])

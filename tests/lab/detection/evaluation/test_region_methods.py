@@ -1,0 +1,450 @@
+"""Region methods: pairs, old regions, and each method against its definition."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+import pytest
+import torch
+from torchvision.ops import box_iou
+
+from elign import ByEnergy, SplitOutputs, attach
+from elign.lab.detection.data.base import Objects
+from elign.lab.detection.evaluation.region_methods import (
+    REGION_METHODS,
+    RegionMethods,
+    old_regions,
+    outputs_on,
+    predict_images,
+    region_pairs,
+)
+from elign.lab.evaluation.inputs import AlignerSettings, EvaluationError
+from elign.lab.evaluation.methods import METHODS
+from elign.utils.errors import OptionError
+
+LABEL_FREE = {"base", "eli/all", "eli/by-prediction", "eli/by-energy", "mean-shift/all"}
+LABEL_FREE |= {"eli/old-classes", "ridge/old-classes"}
+
+
+def same(first, second):
+    return len(first) == len(second) and all(
+        set(a) == set(b) and all(torch.equal(a[key], b[key]) for key in a) for a, b in zip(first, second, strict=True)
+    )
+
+
+def close(first, second):
+    for a, b in zip(first, second, strict=True):
+        assert torch.equal(a["labels"], b["labels"])
+        torch.testing.assert_close(a["boxes"], b["boxes"])
+        torch.testing.assert_close(a["scores"], b["scores"])
+
+
+@pytest.fixture(scope="module")
+def old(world):
+    return old_regions(world.regions.boxes, world.objects, old_classes=world.old_classes)
+
+
+@pytest.fixture(scope="module")
+def taken(world, old):
+    with torch.no_grad():
+        outputs = outputs_on(world.previous, world.images, world.regions)
+    return world.methods.predict(world.current, world.regions, old=old, previous=outputs)
+
+
+def by_hand(world, name, moves):
+    """Detections after the aligner moved, one by one, the regions for which `moves(latent, row)` holds."""
+    aligner = world.methods.aligners[name.partition("/")[0]]
+    rows = [aligner.align(z.unsqueeze(0))[0] if moves(z, row) else z for row, z in enumerate(world.regions.latents)]
+    with torch.no_grad():
+        return world.current.detections(torch.stack(rows), world.regions)
+
+
+def test_all_methods_are_there_and_in_the_catalogue(taken):
+    assert tuple(taken) == REGION_METHODS
+    assert {name for name, method in taken.items() if method.label_free} == LABEL_FREE
+    assert set(REGION_METHODS) <= set(METHODS)
+    assert {name for name, method in taken.items() if method.gated} == {"eli/by-prediction", "eli/by-energy"}
+
+
+def test_the_scene_can_tell_methods_apart(world, old, taken):
+    assert 0 < old.sum() < len(old)
+    found = [method.detections for method in taken.values()]
+    assert all(len(image["scores"]) for image in found[0])
+    for place, first in enumerate(found):
+        assert not any(same(first, second) for second in found[place + 1 :]), REGION_METHODS[place]
+
+
+def test_base_is_the_detector_itself(world, taken):
+    with torch.no_grad():
+        assert same(taken["base"].detections, world.current(world.images))
+    assert taken["base"].weights.sum() == 0
+
+
+@pytest.mark.parametrize("name", [name for name in REGION_METHODS if name.endswith("/oracle")])
+def test_oracles_move_the_regions_on_old_objects(world, old, taken, name):
+    close(taken[name].detections, by_hand(world, name, lambda z, row: bool(old[row])))
+    assert torch.equal(taken[name].weights > 0, old)
+
+
+@pytest.mark.parametrize("name", ["eli/all", "mean-shift/all"])
+def test_all_regions_are_moved(world, taken, name):
+    close(taken[name].detections, by_hand(world, name, lambda z, row: True))
+    assert (taken[name].weights == 1).all()
+
+
+def test_by_prediction_moves_what_the_head_takes_for_old_but_not_for_background(world, taken):
+    def looks_old(z, row):
+        with torch.no_grad():
+            logits, _ = world.current.predictor(z.unsqueeze(0))
+        return int(logits.argmax()) in (1, 2)
+
+    close(taken["eli/by-prediction"].detections, by_hand(world, "eli/by-prediction", looks_old))
+    tops = world.current.predictor(world.regions.latents)[0].argmax(dim=1)
+    assert set(tops.tolist()) == {0, 1, 2, 3, 4}
+    assert torch.equal(taken["eli/by-prediction"].weights > 0, (tops == 1) | (tops == 2))
+
+
+def test_by_energy_moves_regions_of_low_energy(world, taken):
+    gate = ByEnergy(quantile=world.settings.energy_quantile)
+    gate.fit(world.methods.aligners["eli"], world.regions.latents)
+    energies = world.methods.aligners["eli"].energy(world.regions.latents).detach()
+    close(
+        taken["eli/by-energy"].detections,
+        by_hand(world, "eli/by-energy", lambda z, row: float(energies[row]) < float(gate.threshold)),
+    )
+    assert 0 < taken["eli/by-energy"].weights.mean() < 0.2
+
+
+def by_class(world, detector, aligner):
+    """Detections with scores of old classes, and boxes that are theirs alone, of moved regions; column by column."""
+    latents = world.regions.latents
+    with torch.no_grad():
+        (here, boxes), (there, moved) = (detector.predictor(z) for z in (latents, aligner.align(latents)))
+        here, there = here.softmax(dim=1), there.softmax(dim=1)
+        # Columns: background, two old classes, two new ones; some heads have the unknown beside them.
+        nothing = torch.minimum(here[:, 0] + here[:, 5:].sum(dim=1), there[:, 0] + there[:, 5:].sum(dim=1))
+        scores = torch.cat([nothing.unsqueeze(1), there[:, 1:3], here[:, 3:5], 0 * here[:, 5:]], dim=1)
+        if not detector.predictor.class_agnostic:
+            boxes = torch.cat([boxes[:, :4], moved[:, 4:12], boxes[:, 12:]], dim=1)
+        return detector.detections_from(scores.log(), boxes, world.regions)
+
+
+@pytest.mark.parametrize("name", ["eli/old-classes", "ridge/old-classes"])
+def test_scores_of_old_classes_are_those_of_the_moved_region(world, taken, name):
+    aligner = world.methods.aligners[name.partition("/")[0]]
+    close(taken[name].detections, by_class(world, world.current, aligner))
+
+
+def test_an_aligner_attached_for_old_classes_gives_the_same(world, taken):
+    old = SplitOutputs(range(1, 3), background=0)
+    with (
+        torch.no_grad(),
+        attach(world.current, "roi_heads.box_predictor", world.methods.aligners["ridge"], outputs=old),
+    ):
+        close(taken["ridge/old-classes"].detections, world.current(world.images))
+
+
+def test_oracle_mask_leaves_background_and_old_classes(world, old, taken):
+    with torch.no_grad():
+        logits, deltas = world.current.predictor(world.regions.latents)
+        for row in range(len(old)):
+            if old[row]:
+                logits[row, 3:] = float("-inf")
+        close(taken["oracle-mask"].detections, world.current.detections_from(logits, deltas, world.regions))
+    assert taken["oracle-mask"].weights is None
+
+
+def mixed(world, current, previous, old):
+    """What `previous-model` is to find, built column by column."""
+    with torch.no_grad():
+        logits, deltas = current.predictor(world.regions.latents)
+        regions = world.regions
+        theirs = outputs_on(previous, world.images, regions)
+        for row in range(len(old)):
+            if old[row]:
+                logits[row] = torch.tensor([*theirs.logits[row, :3], -torch.inf, -torch.inf, *theirs.logits[row, 3:]])
+                for column in range(3):
+                    place = slice(0, 4) if current.predictor.class_agnostic else slice(4 * column, 4 * column + 4)
+                    deltas[row, place] = theirs.deltas[row].reshape(-1, 4)[0 if place.start == 0 else column]
+        return current.detections_from(logits, deltas, regions)
+
+
+def test_previous_model_takes_over_scores_and_boxes(world, old, taken):
+    close(taken["previous-model"].detections, mixed(world, world.current, world.previous, old))
+
+
+@pytest.mark.parametrize("changes", [{"class_agnostic_boxes": False}, {"unknown": True}])
+def test_other_heads(world, old, changes):
+    previous, current = world.make_pair(**changes)
+    with torch.no_grad():
+        outputs = outputs_on(previous, world.images, world.regions)
+        methods = world.methods.predict(current, world.regions, old=old, previous=outputs)
+    assert set(methods) == set(REGION_METHODS)
+    close(methods["previous-model"].detections, mixed(world, current, previous, old))
+    close(methods["ridge/old-classes"].detections, by_class(world, current, world.methods.aligners["ridge"]))
+    labels = torch.cat([image["labels"] for method in methods.values() for image in method.detections])
+    assert int(labels.max()) <= 4
+
+
+class Unlabelled:
+    """A split of which only the images may be seen."""
+
+    def __init__(self, images):
+        self._images = images
+
+    @property
+    def objects(self):
+        raise AssertionError("a label-free method looked at test annotations")
+
+    def __len__(self):
+        return len(self._images)
+
+    def image(self, row):
+        return self._images[row]
+
+
+def batches(split, size=1):
+    return [[split.image(row) for row in range(at, min(at + size, len(split)))] for at in range(0, len(split), size)]
+
+
+def test_label_free_methods_need_no_annotation_and_do_not_change_with_it(world):
+    split = Unlabelled(world.images)
+    without = predict_images(world.current, batches(split), world.methods, previous=world.previous)
+    informed = predict_images(
+        world.current, batches(split), world.methods, objects=world.objects, previous=world.previous
+    )
+    assert set(without) == LABEL_FREE
+    assert set(informed) == set(REGION_METHODS)
+    for name, method in without.items():
+        for a, b in zip(method.detections, informed[name].detections, strict=True):
+            assert torch.equal(a.boxes, b.boxes)
+            assert torch.equal(a.scores, b.scores)
+            assert torch.equal(a.labels, b.labels)
+        assert method.gate_accuracy is None
+        assert method.aligned_share == informed[name].aligned_share
+
+
+def test_label_free_methods_do_not_depend_on_the_oracles_mask(world, old, taken):
+    for mask in (None, ~old, torch.ones_like(old)):
+        again = world.methods.predict(world.current, world.regions, old=mask)
+        assert all(same(again[name].detections, taken[name].detections) for name in LABEL_FREE)
+        assert (mask is None) == (set(again) == LABEL_FREE)
+        assert "previous-model" not in again
+
+
+def test_noise_is_the_same_on_every_walk_through_a_test_set(world):
+    noisy = RegionMethods.fit(
+        world.regions.latents + 1,
+        world.regions.latents,
+        old_classes=world.old_classes,
+        settings=AlignerSettings(iterations=5, hidden=(8,), steps=3, noise=1.0),
+        seed=1,
+        names=["eli/all"],
+    )
+    first, second = (predict_images(world.current, [[image] for image in world.images], noisy) for _ in range(2))
+    for a, b in zip(first["eli/all"].detections, second["eli/all"].detections, strict=True):
+        assert torch.equal(a.scores, b.scores)
+
+
+def test_shares_are_counted_over_all_batches(world):
+    split = Unlabelled(world.images)
+    collected = predict_images(world.current, batches(split), world.methods, objects=world.objects)
+    weights, masks = [], []
+    for image, objects in zip(world.images, world.objects, strict=True):
+        with torch.no_grad():
+            regions = world.current.regions([image])
+        masks.append(old_regions(regions.boxes, [objects], old_classes=world.old_classes))
+        weights.append(world.methods.predict(world.current, regions)["eli/by-prediction"].weights)
+    weights, mask = torch.cat(weights), torch.cat(masks)
+    assert 0 < weights.mean() < 1
+    gate = collected["eli/by-prediction"]
+    assert gate.gate_accuracy == pytest.approx(((weights > 0.5) == mask).float().mean().item())
+    assert gate.aligned_share == pytest.approx(weights.mean().item())
+    assert collected["eli/oracle"].aligned_share == pytest.approx(mask.float().mean().item())
+    assert collected["eli/oracle"].gate_accuracy is None
+    assert collected["eli/all"].gate_accuracy is None
+    assert (collected["base"].aligned_share, collected["oracle-mask"].aligned_share) == (0, 0)
+
+
+def test_at_the_first_task_there_is_only_base(world):
+    (method,) = predict_images(world.previous, [world.images], None).items()
+    assert method[0] == "base"
+    assert len(method[1].detections) == 2
+    assert method[1].label_free
+
+
+def test_wrong_input_is_named(world, old):
+    with pytest.raises(EvaluationError, match="one entry for each"):
+        world.methods.predict(world.current, world.regions, old=old[:-1])
+    with pytest.raises(EvaluationError, match="2 images, but annotations of 3"):
+        predict_images(world.current, [world.images], world.methods, objects=[*world.objects, world.objects[0]])
+    with pytest.raises(OptionError, match="no method"):
+        RegionMethods({}, gates={}, old_classes=2, names=["bias-offset"])
+    with pytest.raises(OptionError, match="needs the aligner"):
+        RegionMethods({}, gates={}, old_classes=2, names=["eli/all"])
+    with pytest.raises(OptionError, match="latents"):
+        RegionMethods.fit(
+            torch.ones(2, 2), torch.ones(2, 2), old_classes=1, settings=AlignerSettings(space="logits"), seed=0
+        )
+    other, _ = world.make_pair()
+    other.transform.min_size = (96,)
+    with pytest.raises(EvaluationError, match="different sizes"):
+        outputs_on(other, world.images, world.regions)
+
+
+@pytest.fixture
+def annotated(world):
+    """Two batches of one image; objects lie where the network proposes regions, so that some of these overlap."""
+    return [
+        ([image], [{"boxes": objects.boxes[1:], "labels": 1 + objects.labels[1:]}])
+        for image, objects in zip(world.images, world.objects, strict=True)
+    ]
+
+
+def pairs_by_hand(world, annotated, *, shared=False):
+    """Latents under both models, and the regions, image by image."""
+    rows = []
+    with torch.no_grad():
+        for images, targets in annotated:
+            seen, placed = world.current.transform(images, targets)
+            features = world.current.features(seen.tensors)
+            (proposals,), _ = world.current.propose(seen, features)
+            boxes = placed[0]["boxes"]
+            near = [region for region in proposals if box_iou(region.unsqueeze(0), boxes).max() >= 0.5]
+            rois = [torch.stack([*boxes, *near])]
+            theirs = features if shared else world.previous.features(seen.tensors)
+            before = world.previous.roi_outputs(theirs, rois, seen.image_sizes).latents
+            after = world.current.roi_outputs(features, rois, seen.image_sizes).latents
+            rows.append((before, after))
+    assert any(len(before) > 1 for before, _ in rows), "no proposal overlaps an object"
+    return tuple(torch.cat(side) for side in zip(*rows, strict=True))
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.usefixtures("untouched_random_state")
+def test_pairs_are_of_the_same_regions(world, annotated, shared):
+    found = region_pairs(world.previous, world.current, annotated, shared_backbone=shared, seed=0)
+    expected = pairs_by_hand(world, annotated, shared=shared)
+    for z, wanted in zip(found, expected, strict=True):
+        torch.testing.assert_close(z, wanted)
+        assert not z.requires_grad
+    assert not torch.allclose(*found, atol=1e-3)
+
+
+def test_the_authors_variant_lacks_the_drift_of_the_backbone(world, annotated):
+    own, shared = (
+        region_pairs(world.previous, world.current, annotated, shared_backbone=choice, seed=0)
+        for choice in (False, True)
+    )
+    assert torch.equal(own[1], shared[1])
+    assert not torch.allclose(own[0], shared[0], atol=1e-3)
+
+
+def test_regions_are_on_objects_elsewhere_or_both(world, annotated):
+    rows = {
+        which: region_pairs(world.previous, world.current, annotated, regions=which, seed=0, per_image=10**6)[1]
+        for which in ("objects", "others", "all")
+    }
+    torch.testing.assert_close(rows["objects"], pairs_by_hand(world, annotated)[1])
+    assert len(rows["others"]) > 0
+    assert len(rows["all"]) == len(rows["objects"]) + len(rows["others"])
+    for part in ("objects", "others"):
+        assert _distances(rows[part], rows["all"]).min(dim=1).values.max() < 1e-3
+    with torch.no_grad():
+        for images, targets in annotated:
+            seen, placed = world.current.transform(images, targets)
+            features = world.current.features(seen.tensors)
+            (proposals,), _ = world.current.propose(seen, features)
+            far = torch.stack([p for p in proposals if box_iou(p.unsqueeze(0), placed[0]["boxes"]).max() < 0.5])
+            expected = world.current.roi_outputs(features, [far], seen.image_sizes).latents
+            assert _distances(expected, rows["others"]).min(dim=1).values.max() < 1e-3
+    with pytest.raises(OptionError, match="objects, others, all"):
+        region_pairs(world.previous, world.current, annotated, regions="none", seed=0)
+
+
+def test_without_drift_pairs_are_equal(world, annotated):
+    z_prev, z_cur = region_pairs(world.current, deepcopy(world.current), annotated, seed=0)
+    assert torch.equal(z_prev, z_cur)
+
+
+def test_training_leaves_no_trace(world, annotated):
+    """Models that were being trained are read in evaluation mode, and nothing of them changes."""
+    previous, current = deepcopy(world.previous).train(), deepcopy(world.current).train()
+    before = {name: value.clone() for name, value in current.state_dict().items()}
+    found = region_pairs(previous, current, annotated, seed=0)
+    torch.testing.assert_close(found, pairs_by_hand(world, annotated))
+    assert all(torch.equal(value, before[name]) for name, value in current.state_dict().items())
+    assert not any(part.training for model in (previous, current) for part in model.modules())
+    assert all(parameter.grad is None for parameter in current.parameters())
+
+
+def test_at_most_so_many_per_image_drawn_from_all(world, annotated):
+    everything = region_pairs(world.previous, world.current, annotated, seed=0)[1]
+    draws = [region_pairs(world.previous, world.current, annotated, seed=seed, per_image=1)[1] for seed in range(6)]
+    assert all(len(draw) == 2 for draw in draws)
+    for draw in draws:
+        assert torch.cdist(draw, everything).min(dim=1).values.max() < 1e-3
+    assert len({tuple(draw.flatten().tolist()) for draw in draws}) > 1
+    assert torch.equal(draws[0], region_pairs(world.previous, world.current, annotated, seed=0, per_image=1)[1])
+
+
+def test_images_without_boxes_are_passed_over(world, annotated):
+    empty = ([world.images[0]], [{"boxes": torch.zeros(0, 4), "labels": torch.zeros(0, dtype=torch.int64)}])
+    found = region_pairs(world.previous, world.current, [empty, *annotated], seed=0)
+    torch.testing.assert_close(found, region_pairs(world.previous, world.current, annotated, seed=0))
+    mixed = ([*empty[0], *annotated[0][0]], [*empty[1], *annotated[0][1]])
+    alone = region_pairs(world.previous, world.current, annotated[:1], seed=0)
+    assert region_pairs(world.previous, world.current, [mixed], seed=0)[0].shape == alone[0].shape
+    with pytest.raises(EvaluationError, match="no image has a box"):
+        region_pairs(world.previous, world.current, [empty], seed=0)
+    with pytest.raises(OptionError, match="per_image"):
+        region_pairs(world.previous, world.current, annotated, seed=0, per_image=0)
+
+
+def _distances(one, other):
+    # The faster way through a product of matrices is not exact where two are nearly the same.
+    return torch.cdist(one, other, compute_mode="donot_use_mm_for_euclid_dist")
+
+
+def image(boxes, labels, difficult=None):
+    return Objects(
+        torch.tensor(boxes, dtype=torch.float32).reshape(-1, 4),
+        torch.tensor(labels, dtype=torch.int64),
+        torch.tensor(difficult or [False] * len(labels), dtype=torch.bool),
+    )
+
+
+def regions(*boxes):
+    return torch.tensor(boxes, dtype=torch.float32).reshape(-1, 4)
+
+
+def test_regions_on_old_objects():
+    first = image([[0, 0, 10, 10], [20, 0, 30, 10]], [1, 2])
+    second = image([[0, 0, 10, 10]], [0], [True])
+    proposed = [
+        regions([0, 0, 10, 5], [0, 0, 10, 4.9], [20, 0, 30, 10], [50, 50, 60, 60]),  # overlaps 0.5, 0.49, 1, 0
+        regions(),
+        regions([1, 0, 10, 10]),
+    ]
+    old = old_regions(proposed, [first, image([], []), second], old_classes=2)
+    assert old.tolist() == [True, False, False, False, True]
+    assert old.dtype == torch.bool
+    assert old_regions(proposed, [first, image([], []), second], old_classes=3)[2]
+    assert old_regions(proposed, [first, image([], []), second], old_classes=2, threshold=0.49)[1]
+
+
+def test_the_best_match_decides_not_any_match():
+    # The region overlaps the old object by 10/18 (enough) and the new one by more.
+    truth = image([[0, 0, 10, 18], [0, 0, 10, 11]], [0, 5])
+    assert old_regions([regions([0, 0, 10, 10])], [truth], old_classes=5).tolist() == [False]
+    assert old_regions([regions([0, 0, 10, 10])], [truth.of(range(5))], old_classes=5).tolist() == [True]
+
+
+def test_images_without_objects_or_regions():
+    assert old_regions([regions([0, 0, 1, 1])], [image([], [])], old_classes=1).tolist() == [False]
+    assert old_regions([regions()], [image([[0, 0, 1, 1]], [0])], old_classes=1).shape == (0,)
+
+
+def test_images_must_be_the_same():
+    with pytest.raises(EvaluationError, match="1 images"):
+        old_regions([regions()], [], old_classes=1)

@@ -1,0 +1,427 @@
+"""The detector against torchvision, and its head that grows."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+
+import pytest
+import torch
+from torch.nn import functional as F
+from torchvision.models.detection import FasterRCNN
+from torchvision.ops import box_iou
+
+import elign
+from elign import OptionError
+from elign.lab.detection.models import DetectorUseError, roi_losses
+from elign.lab.detection.models.c4_networks import RegionPool
+from elign.lab.detection.models.detector import Predictor
+
+
+def same(one, two):
+    return all(
+        torch.equal(a[name], b[name]) for a, b in zip(one, two, strict=True) for name in ("boxes", "labels", "scores")
+    )
+
+
+@pytest.mark.parametrize("class_agnostic", [True, False])
+@pytest.mark.parametrize("unknown", [True, False])
+@torch.no_grad()
+def test_forward_is_regions_and_then_detections(loud, uneven, class_agnostic, unknown):
+    detector = loud(class_agnostic_boxes=class_agnostic, unknown=unknown)
+    regions = detector.regions(uneven[0])
+    whole = detector(uneven[0])
+    assert sum(len(found["labels"]) for found in whole) > 5
+    assert same(whole, detector.detections(regions.latents, regions))
+    assert same(whole, detector.detections_from(*detector.roi_heads.box_predictor(regions.latents), regions))
+
+
+@torch.no_grad()
+def test_forward_is_torchvisions(loud, uneven):
+    detector = loud(class_agnostic_boxes=False)
+    assert same(detector(uneven[0]), FasterRCNN.forward(detector, uneven[0]))
+
+
+@torch.no_grad()
+def test_targets_are_never_looked_at(loud, uneven):
+    detector = loud()
+    assert same(detector(uneven[0]), detector(uneven[0], targets=object()))
+
+
+@torch.no_grad()
+def test_regions_are_in_both_frames(loud):
+    detector = loud()
+    small, wide = torch.rand(3, 48, 48), torch.rand(3, 60, 300)
+    regions = detector.regions([small, wide])
+    # The short side becomes 96, but the long one at most 144.
+    assert regions.image_sizes == [(96, 96), (28, 144)]
+    assert regions.original_sizes == [(48, 48), (60, 300)]
+    assert regions.counts == [len(rois) for rois in regions.rois]
+    assert regions.latents.shape == (sum(regions.counts), detector.latent_dim)
+    torch.testing.assert_close(regions.boxes[0], regions.rois[0] / 2)
+    factors = torch.tensor([300 / 144, 60 / 28, 300 / 144, 60 / 28])
+    torch.testing.assert_close(regions.boxes[1], regions.rois[1] * factors)
+    for boxes, (height, width) in zip(regions.boxes, regions.original_sizes, strict=True):
+        assert boxes.min() >= 0
+        assert boxes[:, 2].max() <= width + 1e-3
+        assert boxes[:, 3].max() <= height + 1e-3
+
+
+def test_regions_of_a_training_detector_are_refused(make, scenes):
+    with pytest.raises(DetectorUseError, match=r"\.eval\(\)"):
+        make().regions(scenes[0])
+
+
+@torch.no_grad()
+def test_an_attached_aligner_acts_at_test_and_nowhere_else(loud, scenes):
+    detector = loud()
+    regions = detector.regions(scenes[0])
+    shift = torch.linspace(-1, 1, detector.latent_dim)
+    aligner = elign.MeanShift().fit_latents(regions.latents + shift, regions.latents)
+    plain = detector(scenes[0])
+    with elign.attach(detector, "roi_heads.box_predictor", aligner):
+        attached = detector(scenes[0])
+        torch.manual_seed(3)
+        training = detector.train()(*scenes)
+        detector.eval()
+    assert not same(plain, attached)
+    assert same(attached, detector.detections(aligner.align(regions.latents), regions))
+    torch.manual_seed(3)
+    untouched = detector.train()(*scenes)
+    assert all(torch.equal(training[name], untouched[name]) for name in untouched)
+
+
+@torch.no_grad()
+def test_the_unknown_is_never_returned_and_takes_its_probability_with_it(loud, scenes):
+    detector = loud(unknown=True, nms=1.0, score_threshold=0.0, detections_per_image=10_000)
+    regions = detector.regions(scenes[0][:1])
+    logits, deltas = detector.roi_heads.box_predictor(regions.latents)
+    logits[:, -1] += 2
+    (found,) = detector.detections_from(logits, deltas, regions)
+    assert set(found["labels"].tolist()) == {1, 2, 3}
+    expected = logits.softmax(dim=1)[:, 1:-1].flatten().sort(descending=True).values
+    torch.testing.assert_close(found["scores"], expected)
+
+
+@torch.no_grad()
+def test_detections_obey_threshold_and_number(loud, scenes):
+    detector = loud(score_threshold=0.3, detections_per_image=4)
+    for found in detector(scenes[0]):
+        assert 0 < len(found["labels"]) <= 4
+        assert found["scores"].min() > 0.3
+
+
+@pytest.mark.parametrize("class_agnostic", [True, False])
+@torch.no_grad()
+def test_images_without_any_region_give_no_detections(loud, scenes, class_agnostic):
+    detector = loud(class_agnostic_boxes=class_agnostic)
+    regions = detector.regions(scenes[0])
+    nothing = torch.zeros(0, 4)
+    partly = dataclasses.replace(regions, rois=[nothing, regions.rois[1]])
+    second = detector.detections(regions.latents[regions.counts[0] :], partly)
+    assert len(second[0]["boxes"]) == 0
+    assert same(second[1:], detector(scenes[0])[1:])
+    empty = dataclasses.replace(regions, rois=[nothing, nothing])
+    for found in detector.detections(regions.latents[:0], empty):
+        assert found["boxes"].shape == (0, 4)
+
+
+@torch.no_grad()
+def test_boxes_keep_their_precision_under_autocast(loud, scenes):
+    detector = loud(score_threshold=0.0, nms=1.0)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        look = detector.train().look(*scenes)
+        regions = detector.eval().regions(scenes[0])
+        found = detector(scenes[0])
+    assert look.features.dtype == torch.bfloat16
+    assert all(torch.isfinite(loss) for loss in look.region_losses.values())
+    assert all(torch.isfinite(loss) for loss in roi_losses(look).values())
+    boxes = [*look.rois, look.regression_targets, *regions.rois, *regions.boxes, *(one["boxes"] for one in found)]
+    for values in boxes:
+        assert values.dtype == torch.float32
+    for values in (*regions.rois, *(one["boxes"] for one in found)):
+        assert not torch.equal(values, values.bfloat16().float())
+
+
+@torch.no_grad()
+def test_growing_keeps_what_was_known(loud, scenes):
+    detector = loud(score_threshold=0.0, detections_per_image=10_000)
+    regions = detector.regions(scenes[0])
+    before, boxes = detector.roi_heads.box_predictor(regions.latents)
+    detector.grow(2)
+    after, boxes_after = detector.roi_heads.box_predictor(regions.latents)
+    torch.testing.assert_close(after[:, :4], before)
+    torch.testing.assert_close(boxes_after, boxes)
+    labels = {label for found in detector(scenes[0]) for label in found["labels"].tolist()}
+    assert labels == {1, 2, 3, 4, 5}
+
+
+NAMES = {
+    "loss_objectness": "objectness",
+    "loss_rpn_box_reg": "region_box",
+    "loss_classifier": "classification",
+    "loss_box_reg": "box",
+}
+
+
+@pytest.mark.parametrize("unknown", [False, True])
+def test_losses_are_torchvisions(make, uneven, unknown):
+    detector = make(class_agnostic_boxes=False, unknown=unknown, min_size=(80, 96))
+    torch.manual_seed(7)
+    expected = FasterRCNN.forward(detector, *uneven)
+    torch.manual_seed(7)
+    look = detector.look(*uneven)
+    found = {**look.region_losses, **roi_losses(look)}
+    assert set(found) == set(NAMES.values())
+    for theirs, ours in NAMES.items():
+        torch.testing.assert_close(found[ours], expected[theirs], rtol=0, atol=0)
+    torch.manual_seed(7)
+    called = detector(*uneven)
+    assert all(torch.equal(called[name], found[name]) for name in found)
+
+
+def test_class_agnostic_boxes_are_learned_from_all_classes(make, scenes):
+    look = make().look(*scenes)
+    assert look.outputs.deltas.shape == (len(look.labels), 4)
+    on_object = look.labels > 0
+    wanted = F.smooth_l1_loss(
+        look.outputs.deltas[on_object], look.regression_targets[on_object], beta=1 / 9, reduction="sum"
+    )
+    torch.testing.assert_close(roi_losses(look)["box"], wanted / len(look.labels))
+
+
+def test_a_look_is_consistent(make, uneven):
+    detector = make(class_agnostic_boxes=False, unknown=True)
+    look = detector.look(*uneven)
+    regions = sum(len(rois) for rois in look.rois)
+    batch, channels, height, width = look.features.shape
+    assert (batch, channels) == (3, 96)
+    assert look.images.tensors.shape[-2:] == (height * 8, width * 8)
+    assert look.objectness.shape == (3, 12, height, width)
+    assert look.region_deltas.shape == (3, 48, height, width)
+    assert look.labels.shape == look.roi_objectness.shape == (regions,)
+    assert look.regression_targets.shape == (regions, 4)
+    assert look.outputs.latents.shape == (regions, detector.latent_dim)
+    assert look.outputs.logits.shape == (regions, 5)
+    assert look.outputs.deltas.shape == (regions, 4, 4)
+    assert (look.outputs.latents >= 0).all()
+    # No region of the image without objects is labelled.
+    assert not look.labels[-len(look.rois[2]) :].any()
+    assert ((look.roi_objectness > 0) & (look.roi_objectness <= 1)).all()
+    assert not any(rois.requires_grad for rois in look.rois)
+    assert not look.roi_objectness.requires_grad
+
+
+def test_annotated_boxes_are_among_the_candidates_with_certain_objectness(make, scenes):
+    images, targets = scenes
+    look = make(rois=200).look(images, targets)
+    # At 96 pixels nothing is resized; so few candidates are all taken, the annotated boxes behind the proposals.
+    for rois, target in zip(look.rois, targets, strict=True):
+        assert torch.equal(rois[-2:], target["boxes"])
+    first = len(look.rois[0])
+    assert look.labels[first - 2 : first].tolist() == targets[0]["labels"].tolist()
+    assert look.roi_objectness[first - 2 : first].tolist() == [1, 1]
+    assert (look.roi_objectness[: first - 2] < 1).all()
+    torch.testing.assert_close(look.regression_targets[first - 2 : first], torch.zeros(2, 4))
+    overlaps = box_iou(look.rois[0], targets[0]["boxes"]).max(dim=1).values
+    assert torch.equal(look.labels[:first] > 0, overlaps >= 0.5)
+
+
+def test_sampled_regions_keep_their_objectness(make, scenes):
+    detector = make(rois=8)
+    look = detector.look(*scenes)
+    objectness = look.roi_objectness.split([len(rois) for rois in look.rois])
+    proposals = zip(*detector.propose(look.images, look.features), strict=True)
+    for rois, found, (boxes, scores) in zip(look.rois, objectness, proposals, strict=True):
+        same = (rois[:, None] == boxes).all(dim=2)
+        proposed = same.any(dim=1)
+        assert proposed.sum() > 3
+        assert torch.equal(found[proposed], scores[same[proposed].int().argmax(dim=1)])
+        assert (found[~proposed] == 1).all()
+
+
+def test_other_labels_change_the_classification_only(make, scenes):
+    detector = make(unknown=True)
+    look = detector.look(*scenes)
+    plain = roi_losses(look)
+    assert detector.unknown_label == 4
+    labels = look.labels.clone()
+    labels[(labels == 0).nonzero()[0]] = detector.unknown_label
+    other = roi_losses(look, labels)
+    torch.testing.assert_close(other["classification"], F.cross_entropy(look.outputs.logits, labels))
+    assert other["classification"] != plain["classification"]
+    assert torch.equal(other["box"], plain["box"])
+
+
+def test_steps_of_a_look_can_be_repeated_one_by_one(make, scenes):
+    """What learners do with a teacher: look at the student's images, features and regions."""
+    detector = make()
+    look = detector.look(*scenes)
+    assert torch.equal(detector.features(look.images.tensors), look.features)
+    objectness, deltas = detector.region_outputs(look.features)
+    assert torch.equal(objectness, look.objectness)
+    assert torch.equal(deltas, look.region_deltas)
+    again = detector.roi_outputs(look.features, look.rois, look.images.image_sizes)
+    for name in ("latents", "logits", "deltas"):
+        assert torch.equal(getattr(again, name), getattr(look.outputs, name))
+    proposals, probabilities = detector.propose(look.images, look.features)
+    assert [len(boxes) for boxes in proposals] == [len(scores) for scores in probabilities]
+    assert all(len(boxes) <= 30 for boxes in proposals)
+    assert all((scores.diff() <= 0).all() and scores.min() > 0 and scores.max() < 1 for scores in probabilities)
+    assert all(len(boxes) <= 20 for boxes in detector.eval().propose(look.images, look.features)[0])
+
+
+def test_gradients_reach_every_parameter(make, scenes):
+    detector = make()
+    sum(detector(*scenes).values()).backward()
+    assert [name for name, value in detector.named_parameters() if value.grad is None or not value.grad.any()] == []
+
+
+def test_the_warp_layer_is_the_last_convolution(make):
+    detector = make()
+    (weight,) = detector.warp_parameters()
+    assert weight is dict(detector.named_parameters())["roi_heads.box_head.stage.0.conv2.weight"]
+
+
+def test_a_copy_is_a_teacher_that_stays_as_it_is(make, scenes):
+    detector = make()
+    teacher = copy.deepcopy(detector).eval().requires_grad_(False)
+    before = {name: value.clone() for name, value in teacher.state_dict().items()}
+    detector.grow(2)
+    sum(detector(*scenes).values()).backward()
+    torch.optim.SGD(detector.parameters(), 0.1).step()
+    assert (teacher.classes, detector.classes) == (3, 5)
+    assert all(torch.equal(value, before[name]) for name, value in teacher.state_dict().items())
+    look = detector.look(*scenes)
+    taught = teacher.roi_outputs(look.features, look.rois, look.images.image_sizes)
+    assert taught.logits.shape == (len(look.labels), 4)
+
+
+@pytest.mark.parametrize("class_agnostic", [True, False])
+def test_a_state_goes_into_a_fresh_detector_of_the_same_growth(make, scenes, class_agnostic):
+    options = {"class_agnostic_boxes": class_agnostic, "unknown": True}
+    detector = make(classes=2, **options)
+    detector.grow(2)
+    other = make(classes=0, **options)
+    other.grow(4)
+    with torch.no_grad():
+        for parameter in detector.parameters():
+            parameter.add_(0.01)
+    other.load_state_dict(detector.state_dict())
+    for one, two in zip(detector.eval()(scenes[0]), other.eval()(scenes[0]), strict=True):
+        assert all(torch.equal(one[name], two[name]) for name in ("boxes", "labels", "scores"))
+
+
+def test_a_detector_without_classes_says_so(make, scenes):
+    detector = make(classes=0)
+    assert detector.classes == 0
+    with pytest.raises(DetectorUseError, match=r"no classes yet: call grow\(\)"):
+        detector(*scenes)
+    with pytest.raises(DetectorUseError, match=r"no classes yet: call grow\(\)"):
+        detector.eval()(scenes[0])
+
+
+def test_training_without_targets_and_boxes_without_area_are_errors(make, scenes):
+    images, targets = scenes
+    with pytest.raises(DetectorUseError, match="needs targets"):
+        make()(images)
+    targets[1]["boxes"][0, 2] = targets[1]["boxes"][0, 0]
+    with pytest.raises(OptionError, match="boxes of image 1 must be"):
+        make().look(images, targets)
+
+
+@pytest.mark.parametrize("class_agnostic", [True, False])
+@pytest.mark.parametrize("unknown", [True, False])
+def test_growing_keeps_what_old_rows_say_bit_for_bit(class_agnostic, unknown):
+    predictor = Predictor(5, 2, class_agnostic=class_agnostic, unknown=unknown)
+    with torch.no_grad():
+        for parameter in predictor.parameters():
+            parameter.normal_()
+    before = {name: value.clone() for name, value in predictor.state_dict().items()}
+    predictor.grow(3)
+    after = predictor.state_dict()
+    # Background and two classes stand first; the unknown moved behind the new ones.
+    for kind in ("weight", "bias"):
+        score = after[f"score.{kind}"]
+        assert len(score) == 6 + unknown
+        assert torch.equal(score[:3], before[f"score.{kind}"][:3])
+        if unknown:
+            assert torch.equal(score[-1], before[f"score.{kind}"][-1])
+        old = before[f"box.{kind}"]
+        assert torch.equal(after[f"box.{kind}"][: len(old)], old)
+        assert len(after[f"box.{kind}"]) == (4 if class_agnostic else 24)
+    assert predictor.classes == 5
+
+
+def test_new_rows_start_small_without_bias_and_differ():
+    predictor = Predictor(400, 1, class_agnostic=False, unknown=True)
+    predictor.grow(50)
+    new = predictor.score.weight[2:52]
+    assert 0.009 < new.std().item() < 0.011
+    assert 0.0009 < predictor.box.weight[8:].std().item() < 0.0011
+    assert not predictor.score.bias.any()
+    assert not predictor.box.bias.any()
+    assert len(new.unique(dim=0)) == 50
+
+
+def test_growing_keeps_frozen_what_was_frozen():
+    predictor = Predictor(5, 1).requires_grad_(False)
+    predictor.grow(1)
+    assert not predictor.score.weight.requires_grad
+    assert predictor.score.out_features == 3
+
+
+def test_can_begin_with_no_class():
+    predictor = Predictor(5)
+    assert predictor(torch.rand(2, 5))[0].shape == (2, 1)
+    predictor.grow(2)
+    assert predictor(torch.rand(2, 5))[0].shape == (2, 3)
+
+
+@pytest.mark.parametrize("new", [0, -1])
+def test_growing_by_nothing_is_an_error(new):
+    with pytest.raises(OptionError, match=f"1 class or more, not by {new}"):
+        Predictor(5, 1).grow(new)
+
+
+def test_sizes_that_cannot_be_are_an_error():
+    with pytest.raises(OptionError, match="latent_dim"):
+        Predictor(0, 1)
+
+
+def test_bins_lie_where_the_pixels_are():
+    """On a map that says where it is, pooled values are the places of the bins, whatever images came first."""
+    stride = 8
+    across = (torch.arange(12.0) + 0.5) * stride
+    places = torch.stack(torch.meshgrid(across[:4], across, indexing="ij"))[None]
+    pool = RegionPool(2, stride=stride, samples=2)
+    box = torch.tensor([[16.0, 8.0, 48.0, 24.0]])
+    # A wide image whose padding is a large part of its height: here torchvision would guess another scale.
+    pooled = pool({"0": places}, [box], [(20, 96)])
+    torch.testing.assert_close(pooled[0, 0], torch.tensor([[12.0, 12.0], [20.0, 20.0]]))
+    torch.testing.assert_close(pooled[0, 1], torch.tensor([[24.0, 40.0], [24.0, 40.0]]))
+
+
+def test_a_tiny_detector_learns_two_scenes_by_heart(make, scenes):
+    """The whole chain: what is learned in training mode comes out of evaluation mode, at the right place."""
+    images, targets = scenes
+    detector = make()
+    optimizer = torch.optim.AdamW(detector.parameters(), lr=2e-3)
+    # To its end: stopped early, one start in ten has a box too many, and rounding, which differs from one kind of
+    # processor to another, decides which. So far down all of 30 starts pass.
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 300)
+    for _ in range(300):
+        optimizer.zero_grad()
+        sum(detector(images, targets).values()).backward()
+        optimizer.step()
+        schedule.step()
+    with torch.inference_mode():
+        found = detector.eval()(images)
+    for one, target in zip(found, targets, strict=True):
+        strongest = box_iou(target["boxes"], one["boxes"]).max(dim=1)
+        assert strongest.values.min() > 0.5
+        sure = one["scores"] > 0.5
+        assert sure.sum() == len(target["labels"])
+        overlaps, which = box_iou(target["boxes"], one["boxes"][sure]).max(dim=1)
+        assert overlaps.min() > 0.5
+        assert torch.equal(one["labels"][sure][which], target["labels"])
