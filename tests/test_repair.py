@@ -333,3 +333,15 @@ def test_a_keyword_of_the_head_is_remembered_in_the_file(tmp_path):
     with elign.Repair.load(tmp_path / "repair.safetensors").attach(current):
         assert torch.equal(current(x), expected)
     assert (expected.argmax(dim=1) == labels).float().mean() > 0.9
+
+
+def test_a_map_learned_on_one_class_is_warned_of(world):
+    x, y = world.new
+    one = [(x[y == OLD], y[y == OLD])]
+    repair = elign.Repair("4")
+    with pytest.warns(UserWarning, match="one new class alone"):
+        repair.fit(world.previous, world.current, one, statistics=world.statistics)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        repair.fit(world.previous, world.current, one, statistics=world.statistics, exemplars=[world.exemplars(5)])
+    assert not any("one new class alone" in str(warning.message) for warning in caught)

@@ -676,6 +676,11 @@ class _Inputs:
             few = [label for label in self.old_classes if label < len(counts) and 0 < counts[label] < _FEW]
             if few and self.statistics is None:
                 found.append(f"fewer than {_FEW} exemplars of class {few[0]} ({len(few)} such classes)")
+        if self.statistics is not None and self.kept is None and len(self.groups[-1]) == 1:
+            found.append(
+                "the map is learned on images of one new class alone, and the old classes may have moved otherwise: "
+                "compare with the head on held-out images, or give a few exemplars"
+            )
         lost = self.outputs - len(self.old_classes) - len(self.groups[-1])
         if self.has_old and lost and self.head is not None:
             found.append(f"nothing is known of {lost} of the head's {self.outputs} classes: they are never predicted")
