@@ -29,6 +29,9 @@ bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/nms.py
 
+# Each process would compile torch again (15 s) where this is set and nothing was compiled by the installation.
+unexport PYTHONDONTWRITEBYTECODE
+
 # --no-compile: Python compiles what is really imported; compiling all of torch takes a third of the installation.
 PIP = $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt
 

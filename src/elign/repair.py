@@ -24,7 +24,7 @@ from elign.classifiers.linear_head import LinearHead
 from elign.classifiers.voting import standardised
 from elign.export import Exported, export_model_onnx, export_model_torch
 from elign.repair_report import Estimate, RepairReport
-from elign.statistics.class_statistics import ClassStatistics
+from elign.statistics.class_statistics import PRIOR, ClassStatistics
 from elign.utils.errors import LatentError, NotFittedError, OptionError
 from elign.utils.extraction import Latents, Pairs, extract_labelled, read_logits
 from elign.utils.fitted import ProgressLine, Ranges, from_config, register, to_config
@@ -108,7 +108,7 @@ class Repair(LatentClassifier):
         *,
         aligner: Aligner | Mapping[str, Any] | None = None,
         classifier: LatentClassifier | Mapping[str, Any] | None = None,
-        prior: float = 60.0,
+        prior: float = PRIOR,
         residual: float = 0.5,
         force: bool = False,
         seed: int = 0,

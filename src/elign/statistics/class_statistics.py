@@ -23,6 +23,8 @@ from elign.utils.tensors import (
     whole_numbers,
 )
 
+PRIOR = 60.0
+"""How many exemplars of a class weigh as much as its remembered mean; see docs/decisions.md."""
 Covariance = Literal["auto", "full", "low-rank", "diagonal", "none"]
 _FULL_UP_TO = 256  # latent dimension; 100 full covariances have 26 MB there, and 655 MB at 1,280
 _LARGEST_RANK = 1 << 20  # the largest dimension; options also come from files
@@ -332,7 +334,7 @@ class ClassStatistics(FittedModule):
             raise LatentError(f"means must have shape {tuple(self.means.shape)}, got {tuple(means.shape)}")
         return self._changed(means=means)
 
-    def shrink_means(self, z: Tensor, labels: Tensor, *, prior: float = 20.0) -> ClassStatistics:
+    def shrink_means(self, z: Tensor, labels: Tensor, *, prior: float = PRIOR) -> ClassStatistics:
         """Move means towards those of exemplars: `m_c <- (prior m_c + n m) / (prior + n)`.
 
         m is the mean of the n exemplars of class c, latents `z` in the same space: a remembered mean counts for `prior`

@@ -22,7 +22,6 @@ EXAMPLES = """examples:
 """
 
 _SHOWN = 10
-_ORDER_SEED = 1993
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -68,8 +67,9 @@ def _where(entry: Entry, root: Path) -> str:
 
 def _show_one(name: str, path: Path | None, data_dir: Path | None, console: Console) -> None:
     from elign.lab.data.base import open_dataset
+    from elign.lab.data.scenario import ORDER_SEED
 
-    dataset = open_dataset(name, path=path, data_dir=data_dir, order_seed=_ORDER_SEED)
+    dataset = open_dataset(name, path=path, data_dir=data_dir, order_seed=ORDER_SEED)
     first = ", ".join(dataset.classes[:_SHOWN])
     more = ", ..." if len(dataset.classes) > _SHOWN else ""
     channels, height, width = dataset.image_shape
@@ -79,7 +79,7 @@ def _show_one(name: str, path: Path | None, data_dir: Path | None, console: Cons
         "training images": f"{len(dataset.train.labels)} ({_per_class(dataset.train.labels.bincount().tolist())})",
         "test images": f"{len(dataset.test.labels)} ({_per_class(dataset.test.labels.bincount().tolist())})",
         "image shape": f"{channels} x {height} x {width} (channels, height, width)",
-        f"order {_ORDER_SEED}": f"{first}{more}",
+        f"order {ORDER_SEED}": f"{first}{more}",
     }
     for label, text in lines.items():
         say(console, f"{label + ':':<17}{text}")

@@ -1,4 +1,7 @@
-"""The settings of a run: their types, their checks, and what tells two runs apart."""
+"""The settings of a run: their types, their checks, and what tells two runs apart.
+
+Their defaults are in the YAML files beside this module: `config.yaml`, `choices.yaml`, `images.yaml` and `presets/`.
+"""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from elign.lab import registry
-from elign.lab.data.scenario import class_order
+from elign.lab.data.scenario import ORDER_SEED, class_order
 from elign.lab.environment import derive_seed, import_torchvision
 from elign.lab.registry import Registry
 from elign.utils.errors import ElignError
@@ -471,7 +471,7 @@ def open_dataset(
     *,
     path: Path | str | None = None,
     data_dir: Path | str | None = None,
-    order_seed: int | None = 1993,
+    order_seed: int | None = ORDER_SEED,
     limit: int | None = None,
     workers: int = 0,
     image_size: int | None = None,

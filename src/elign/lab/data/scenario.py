@@ -11,10 +11,12 @@ import numpy as np
 
 from elign.utils.errors import OptionError
 
+ORDER_SEED = 1993
+"""Of the class order, as in the paper and most of the field."""
 _USUAL = ("half-5", "half-10", "half-25", "equal-5", "equal-10", "equal-20")
 
 
-def class_order(classes: int, *, seed: int | None = 1993) -> tuple[int, ...]:
+def class_order(classes: int, *, seed: int | None = ORDER_SEED) -> tuple[int, ...]:
     """Return the labels in the order in which they are learned.
 
     Args:

@@ -74,7 +74,8 @@ def _scatter(axes: Axes, trace: Spec) -> None:
     if "lines" in mode:
         dash = _DASHES[line.get("dash", "solid")]
         dot = "o" if "markers" in mode else ""
-        axes.plot(x, y, dash, color=_colour(line["color"]), label=label, marker=dot, markersize=3.5)
+        look = {"linewidth": line.get("width"), "color": _colour(line["color"]), "marker": dot, "markersize": 3.5}
+        axes.plot(x, y, dash, label=label, **look)
     else:
         _points(axes, x, y, marker, label)
     for which in ("error_x", "error_y"):
