@@ -42,10 +42,12 @@ nitpicky = True
 # nobody who adds a learner or data makes by hand: each would need a page of its own.
 nitpick_ignore_regex = [
     ("py:.*", r"(collections|os|pathlib|rich|torch|torchvision)\..*|Tensor"),
-    ("py:class", r"Annotated\[.*|(\w+Config|Engine)|elign\.lab\.experiments\.config_values\.Checked"),
+    ("py:class", r"Annotated\[.*|(\w+Config|Engine)|elign\.lab\.config\.(schema\.\w+Config|composition\.Section)"),
+    ("py:.*", r"(annotated_types|pydantic)\..*|FieldInfo|NoneType|Gt|Ge|Le|Lt|MinLen|Strict"),
+    ("py:class", r"elign\.lab\.(registry\.T|evaluation\.methods\.base\.F)"),
     # Names that exist for type checkers only.
     ("py:class", r"nn\.\w+|Exemplars|elign\.utils\.fitted\._Class|elign\.statistics\.class_statistics\.Transporter"),
-    ("py:class", r"elign\.lab\.(data\.memory\.Memory|detection\.models\.(parts\.Network|passes\.RoiOutputs))"),
+    ("py:class", r"elign\.lab\.(data\.memory\.Memory|detection\.models\.(c4_networks\.Network|detector\.RoiOutputs))"),
 ]
 
 html_theme = "furo"
