@@ -332,10 +332,10 @@ class Repair(LatentClassifier):
         z, labels = self._chosen_on(given, remembered)
         logits = given.logits(z)
         self._set(given.z_cur.shape[1], mode_number=torch.tensor(_MODES.index(mode)))
-        left_out = None
+        leave_one_out = None
         if statistics is not None:
-            left_out = self._choose(given, statistics, z, labels, logits)
-        report = self._estimate(given, z, labels, logits, left_out)
+            leave_one_out = self._choose(given, statistics, z, labels, logits)
+        report = self._estimate(given, z, labels, logits, leave_one_out)
         if mode == "classifier" and not self.force and report.keep_head:
             mode = "head"
             self._set(given.z_cur.shape[1], mode_number=torch.tensor(0))
@@ -434,20 +434,20 @@ class Repair(LatentClassifier):
         return fit_temperature(scores, labels) * max(1.0, on_latents / on_samples) / _UNSEEN
 
     def _estimate(
-        self, given: _Inputs, z: Tensor, labels: Tensor, logits: Tensor | None, left_out: Tensor | None
+        self, given: _Inputs, z: Tensor, labels: Tensor, logits: Tensor | None, leave_one_out: Tensor | None
     ) -> RepairReport:
         """Estimate what this repair and its simple alternatives are worth."""
         old = torch.isin(labels.cpu(), torch.tensor(given.old_classes or [-1]))
         source = "samples" if given.statistics is not None else "exemplars"
         rows: dict[str, Estimate] = {}
-        if left_out is None or not bool(old.any()):
+        if leave_one_out is None or not bool(old.any()):
             source = "none"
         else:
             if logits is not None:
                 rows["nothing"] = Estimate.of(logits, labels, old)
                 rows["bias offset"] = Estimate.of(_cross_offset(logits, labels, given), labels, old)
             rows["retrained head"] = Estimate.of(self._retrained(given, z, labels), labels, old)
-            rows["repair"] = Estimate.of(left_out, labels, old)
+            rows["repair"] = Estimate.of(leave_one_out, labels, old)
         notes = given.warnings(logits, labels, old)
         return RepairReport.of(rows, source=source, drift=given.drift, warnings=notes, no_drift=_NO_DRIFT)
 

@@ -47,7 +47,7 @@ from elign.lab.paper.request import Request
 from elign.lab.report.table import Cell, Table
 from elign.lab.runs.experiment import DETECTION
 
-STAND_INS: Mapping[str, str] = {"5+5": "10+10", "8+2": "15+5", "9+1": "19+1"}
+PRINTED_AS: Mapping[str, str] = {"5+5": "10+10", "8+2": "15+5", "9+1": "19+1"}
 """Splits of ten classes for the splits of twenty, by their position in the table."""
 
 SHOWN = ("eli/oracle", "eli/by-prediction", "eli/by-energy", "eli/all", "mean-shift/oracle", "oracle-mask")
@@ -97,7 +97,7 @@ def printed_protocol(protocol: str) -> str | None:
         >>> printed_protocol("8+2"), printed_protocol("19+1"), printed_protocol("7+3")
         ('15+5', '19+1', None)
     """
-    name = STAND_INS.get(protocol, protocol)
+    name = PRINTED_AS.get(protocol, protocol)
     return name if name in numbers()["table2_incremental_detection"]["settings"] else None
 
 
@@ -204,8 +204,8 @@ def _notes(grid: Grid, request: Request, lines: Sequence[Line]) -> list[str]:
         pairs.append((evaluations[0].config.replace(aligner=aligner), published))
     notes = [scale_note(request.preset, differences(pairs))]
     protocols = list(dict.fromkeys(protocol for protocol, _, _ in lines))
-    if stand_ins := [f"{STAND_INS[name]} beside {name}" for name in protocols if name in STAND_INS]:
-        notes.append(f"printed numbers are of VOC 2007 and stand by position only: {', '.join(stand_ins)}")
+    if renamed := [f"{PRINTED_AS[name]} beside {name}" for name in protocols if name in PRINTED_AS]:
+        notes.append(f"printed numbers are of VOC 2007 and stand by position only: {', '.join(renamed)}")
     if alone := [name for name in protocols if printed_protocol(name) is None]:
         notes.append(f"the paper prints nothing for {', '.join(alone)}")
     notes += grid.notes

@@ -221,7 +221,7 @@ def read_runs(folders: Sequence[RunDir]) -> tuple[list[RunGroup], list[str]]:
 
 def _group(name: str, runs: Sequence[Run]) -> RunGroup:
     most = max(len(run.tasks) for run in runs)
-    left_out = [
+    incomplete = [
         f"{run.folder.path} (seed {run.seed}) has finished {len(run.tasks)} of {len(run.metadata['sizes'])} tasks and "
         f"is left out of the averages, which are over runs with {most}"
         for run in runs
@@ -229,7 +229,7 @@ def _group(name: str, runs: Sequence[Run]) -> RunGroup:
     ]
     kept = sorted((run for run in runs if len(run.tasks) == most), key=lambda run: run.seed)
     others = [version_note(run.folder, run.metadata, run.tasks) for run in runs]
-    return RunGroup(name, tuple(kept), (*left_out, *filter(None, others)))
+    return RunGroup(name, tuple(kept), (*incomplete, *filter(None, others)))
 
 
 def _names(firsts: Sequence[Run]) -> list[str]:
