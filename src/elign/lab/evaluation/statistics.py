@@ -137,11 +137,6 @@ def same_sign(printed: float | None, ours: Difference) -> Agreement | None:
     return "no, 0 in interval" if unsure else "no"
 
 
-def percent(value: float) -> str:
-    """Return an accuracy as text: one decimal and the sign."""
-    return f"{value:.1f} %"
-
-
 def mean_text(values: Sequence[float], digits: int = 1) -> str:
     """Return `83.4 ± 1.2` for several values, `83.4` for a single one."""
     found = mean_std(values)

@@ -245,10 +245,6 @@ def _bars(texts: Sequence[str]) -> str:
     return f"| {' | '.join(texts)} |"
 
 
-def _markdown_cell(cell: Cell) -> str:
-    return f"`{cell.text}`" if cell.code and "`" not in cell.text else markdown_text(cell.text)
-
-
 def _ampersands(texts: Sequence[str]) -> str:
     return f"{' & '.join(texts)} \\\\"
 

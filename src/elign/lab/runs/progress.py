@@ -2,43 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from elign.lab.runs.results import Results
 from elign.lab.runs.tensorboard import TensorBoard
 from elign.lab.training.trainer import TrainingProgress
-
-
-@contextmanager
-def live_progress(console: Console) -> Iterator[Callable[[str, int, int], None]]:
-    """Yield a function (what, done, total) that updates one line; without a terminal, it prints each new `what`."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left:"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        line = progress.add_task("starting", total=None)
-        last = ""
-
-        def tell(what: str, done: int, total: int) -> None:
-            nonlocal last
-            if what != last:
-                last = what
-                progress.reset(line, total=total, description=what)
-                if not console.is_terminal:
-                    console.print(what)
-            progress.update(line, completed=done)
-
-        yield tell
 
 
 class RunDisplay:
