@@ -15,14 +15,14 @@ import torch
 from timing import medians
 
 import elign
-from elign.lab.detection.models import make_detector, settings_of
+from elign.lab.detection.detector import make_detector
 
 CLASSES, KNOWN, PAIRS = 20, 15, 256
 
 
 def compare(name: str, side: int, images: int, rounds: int) -> dict[str, float]:
     """Seconds of a batch without and with alignment."""
-    detector = make_detector(name, settings=settings_of(name, min_size=side, max_size=2 * side))
+    detector = make_detector(name, min_size=side, max_size=2 * side)
     detector.grow(CLASSES)
     detector.eval()
     pairs = torch.rand(PAIRS, detector.latent_dim)

@@ -77,8 +77,8 @@ def _other_reader(
 def _annotations(
     name: str, folder: Path, reads: Callable[..., Callable[[bytes], object]]
 ) -> tuple[object, list[bytes]]:
-    from elign.lab.detection.data.coco import read_coco
-    from elign.lab.detection.data.voc import read_voc
+    from elign.lab.detection.data.coco import Coco
+    from elign.lab.detection.data.voc import Voc
 
     whole = (
         b'{"images": [{"id": 1, "file_name": "a.png", "width": 9, "height": 9}], "categories": [], "annotations": []}'
@@ -93,8 +93,8 @@ def _annotations(
     (folder / "Annotations/b.xml").write_bytes(size)
     (folder / "annotations/instances_val.json").write_bytes(whole)
     if name == "voc":
-        return reads(lambda path: read_voc(folder), folder / "Annotations/a.xml"), [size]
-    return reads(lambda path: read_coco(folder), folder / "annotations/instances_train.json"), [whole]
+        return reads(lambda path: Voc("voc").read(folder), folder / "Annotations/a.xml"), [size]
+    return reads(lambda path: Coco("coco").read(folder), folder / "annotations/instances_train.json"), [whole]
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from elign.lab.storage import read_tensors
 from elign.utils.fitted import FittedModule
 
 QUICK = {
-    "classification": "run data=digits preset=smoke protocol.first=4 protocol.increment=3 data.limit=12 "
+    "classification": "run data=digits preset=smoke protocol.first=5 protocol.increment=5 data.limit=12 "
     "train.first_epochs=2 train.epochs=2 train.batch_size=16 aligner.iterations=10 aligner.steps=2",
     "detection": "detect run preset=smoke protocol=5+5 data.scenes=[16,14] data.image_size=64 model.min_size=64 "
     "model.anchors=[16,32] model.rois=16 model.proposals=12 train.first_epochs=2 train.epochs=2 train.batch_size=4 "

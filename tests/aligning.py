@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+import elign
 from elign import EnergyAligner, Identity, LocalShift, MeanShift, RandomShift, Ridge
 
 MAKERS = {
@@ -16,6 +17,13 @@ MAKERS = {
     "random-shift": RandomShift,
     "ridge": Ridge,
     "local-shift": lambda: LocalShift(anchors=60),
+    "ldc": elign.LDC,
+    "ldc-adam": lambda: elign.LDC(solver="adam", epochs=1),
+    "gls": elign.GLS,
+    "sldc": elign.SLDC,
+    "dpcr": elign.DPCR,
+    "hopfield": lambda: elign.HopfieldShift(anchors=60, top=20),
+    "mlp": lambda: elign.MLPMap(width=2, epochs=1),
     "identity": Identity,
 }
 """One of each aligner, quick to fit; the fixture `make_aligner` goes through them."""

@@ -164,11 +164,14 @@ def run_onnx(path, x):
     return torch.from_numpy(session.run(None, {session.get_inputs()[0].name: x.numpy()})[0])
 
 
-def files_of(tmp_path, to_torch, to_onnx):
+ALONE, WHOLE = (export_torch, export_onnx), (export_model_torch, export_model_onnx)
+
+
+def files_of(folder, exports, what, *args, **options):
     """Yields each file that can be written here, with what runs it."""
-    yield to_torch(tmp_path / "it.pt2"), run_torch
+    yield exports[0](what, folder / "it.pt2", *args, **options), run_torch
     if all(find_spec(name) for name in ("onnx", "onnxruntime", "onnxscript")):
-        yield to_onnx(tmp_path / "it.onnx"), run_onnx
+        yield exports[1](what, folder / "it.onnx", *args, **options), run_onnx
 
 
 def scaled(z, z_prev, z_cur, strength):
@@ -200,18 +203,14 @@ def test_a_new_aligner_is_exported(own_class, drift, net, x, tmp_path):
     aligner = own_class(ALIGNER, "DrillScale")().fit_latents(*drift)
     z = drift[1][:7]
     wanted = scaled(z, *drift, 1.0).float()
-    for made, run in files_of(
-        tmp_path, lambda path: export_torch(aligner, path), lambda path: export_onnx(aligner, path)
-    ):
+    for made, run in files_of(tmp_path, ALONE, aligner):
         assert made.difference < 1e-4
         torch.testing.assert_close(run(made.path, z), wanted, atol=1e-4, rtol=1e-4)
 
     with torch.no_grad():
         wanted = net.fc(scaled(net.body(x), *drift, 1.0).float())
     elign.attach(net, "fc", aligner)
-    for made, run in files_of(
-        tmp_path, lambda path: export_model_torch(net, path, x), lambda path: export_model_onnx(net, path, x)
-    ):
+    for made, run in files_of(tmp_path, WHOLE, net, x):
         torch.testing.assert_close(run(made.path, x), wanted, atol=1e-4, rtol=1e-4)
 
 
@@ -245,11 +244,7 @@ def test_a_new_gate_is_exported(own_class, drift, tmp_path):
     where = far(z, z_cur, 0.3).unsqueeze(1)
     assert 0 < int(where.sum()) < len(z)
     wanted = torch.where(where, z + (z_prev.mean(0) - z_cur.mean(0)), z)
-    for made, run in files_of(
-        tmp_path,
-        lambda path: export_torch(aligner, path, gate=gate, example=z),
-        lambda path: export_onnx(aligner, path, gate=gate, example=z),
-    ):
+    for made, run in files_of(tmp_path, ALONE, aligner, gate=gate, example=z):
         torch.testing.assert_close(run(made.path, z), wanted, atol=1e-5, rtol=1e-5)
 
 
@@ -293,9 +288,7 @@ def test_a_new_classifier_is_exported(own_class, statistics, net, x, tmp_path):
     with torch.no_grad():
         wanted = city_block(net.body(x), statistics, net(x), 0.5)
     elign.attach(net, "fc", classifier)
-    for made, run in files_of(
-        tmp_path, lambda path: export_model_torch(net, path, x), lambda path: export_model_onnx(net, path, x)
-    ):
+    for made, run in files_of(tmp_path, WHOLE, net, x):
         assert made.difference < 1e-4
         torch.testing.assert_close(run(made.path, x), wanted, atol=1e-4, rtol=1e-4)
         torch.testing.assert_close(run(made.path, x[:1]), wanted[:1], atol=1e-4, rtol=1e-4)

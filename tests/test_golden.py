@@ -160,15 +160,6 @@ def test_a_loaded_object_gives_what_it_gave(name, given, tmp_path):
         assert torch.equal(value, repeated[key])
 
 
-@pytest.mark.parametrize("name", [name for name, about in OBJECTS.items() if about["base"] == "Aligner"])
-def test_rows_that_are_not_chosen_stay_and_chosen_ones_move_as_they_do_alone(name, given):
-    # Exact whatever the machine.
-    z = given.z.double() if name.endswith("float64") else given.z
-    for key, where in (("align_some", given.where), ("align_weights", given.weights != 0)):
-        assert torch.equal(TENSORS[f"{name}.{key}"][~where], z[~where])
-        assert torch.equal(load(name).align(z, where=where, generator=seeded())[~where], z[~where])
-
-
 def test_a_mask_is_what_it_was(given):
     same(elign.ByMask(given.where)(given.z), "ByMask.gate")
 

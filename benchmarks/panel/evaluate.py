@@ -15,7 +15,7 @@ import csv
 import statistics as numbers
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 import elign
 from elign.classifiers.bias import best_offset
-from elign.lab.evaluation.methods.blend import Labelled, vote_with_exemplars
+from elign.lab.evaluation.methods.repairs import Labelled, vote_with_exemplars
 from elign.utils.files import write_text_atomic
 from elign.utils.tensors import balanced_accuracy
 
@@ -209,23 +209,23 @@ def measured(scores: Tensor, panel: Panel) -> list[str]:
     return [f"{100 * balanced_accuracy(right[p], labels[p]):.2f}" for p in parts] + [f"{100 * confidence:.2f}"]
 
 
-def append(path: Path, row: list[str]) -> None:
+def append(path: Path, row: list[str], columns: Sequence[str] = COLUMNS) -> None:
     """Add one line to a CSV file."""
     fresh = not path.exists()
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", newline="") as file:
         writer = csv.writer(file)
         if fresh:
-            writer.writerow(COLUMNS)
+            writer.writerow(columns)
         writer.writerow(row)
 
 
-def read(path: Path) -> list[dict[str, str]]:
-    """Return the complete lines of a CSV file."""
+def read(path: Path, last: str = COLUMNS[-1]) -> list[dict[str, str]]:
+    """Return the complete lines of a CSV file, `last` being its last column."""
     if not path.exists():
         return []
     with path.open(newline="") as file:
-        return [row for row in csv.DictReader(file) if row["seconds"]]
+        return [row for row in csv.DictReader(file) if row[last]]
 
 
 def page(folder: Path, command: str) -> str:

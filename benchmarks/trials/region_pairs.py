@@ -20,19 +20,18 @@ from torch import Tensor
 
 from elign.aligners.base import Aligner
 from elign.lab.data.memory import Memory
-from elign.lab.detection.detection_experiment import DetectionExperiment, all_test_images, image_batches
-from elign.lab.detection.evaluation.average_precision import Collected, score_methods
-from elign.lab.detection.evaluation.region_methods import (
+from elign.lab.detection.average_precision import Collected, score_methods
+from elign.lab.detection.detection_experiment import DetectionExperiment
+from elign.lab.detection.detector import Detector, Regions
+from elign.lab.detection.learners import DetectionLearner
+from elign.lab.detection.region_methods import (
     RegionMethods,
     old_regions,
     outputs_on,
     predict_images,
     region_pairs,
 )
-from elign.lab.detection.learners import DetectionLearner
-from elign.lab.detection.models.detector import Detector, Regions
 from elign.lab.evaluation.inputs import EvaluationError
-from elign.lab.runs.experiment import aligner_settings
 from elign.lab.runs.launch import open_run
 from elign.lab.runs.run_dir import RunDir
 
@@ -116,9 +115,9 @@ class Trial:
     def moved(self, pairs: tuple[Tensor, Tensor]) -> Iterator[str]:
         """What aligners of these pairs reach."""
         # The seed is not the run's: what differs from its own table by chance shows how much chance there is.
-        settings = aligner_settings(self.experiment.config.aligner)
-        methods = RegionMethods.fit(*pairs, old_classes=self.old_classes, settings=settings, seed=0, names=METHODS)
-        found = predict_images(self.learner.model, all_test_images(self.experiment), methods, objects=self.objects)
+        settings = self.experiment.config.aligner
+        methods = RegionMethods(*pairs, old_classes=self.old_classes, settings=settings, seed=0, names=METHODS)
+        found = predict_images(self.learner.model, self.experiment.test_images(), methods, objects=self.objects)
         found.pop("base")
         aligners = {f"{name}/oracle": aligner for name, aligner in methods.aligners.items()}
         yield from self._lines(found, {name: aligners[name] for name in found if name in aligners})
@@ -158,7 +157,7 @@ class Trial:
     def _looks(self) -> Iterator[tuple[list[Tensor], Regions, Tensor]]:
         """Test images, the detector's regions of them, and which of these lie on old objects."""
         done = 0
-        for images in all_test_images(self.experiment):
+        for images in self.experiment.test_images():
             regions = self.learner.model.regions(images)
             here = self.objects[done : done + len(images)]
             yield images, regions, old_regions(regions.boxes, here, old_classes=self.old_classes)
@@ -169,7 +168,7 @@ class Trial:
         return region_pairs(
             self.teacher,
             self.learner.model,
-            image_batches(self.experiment, self.experiment.data.train, rows, classes),
+            self.experiment.images(self.experiment.data.train, rows, classes),
             regions=regions,
             shared_backbone=asked.shared_backbone,
             per_image=asked.per_image,

@@ -17,25 +17,30 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from elign.aligners.base import Aligner, FitReport
+    from elign.aligners.dpcr import DPCR
     from elign.aligners.energy import EnergyAligner
+    from elign.aligners.fisher import FisherShift
+    from elign.aligners.gls import GLS
+    from elign.aligners.hopfield import HopfieldShift
     from elign.aligners.kernel import LocalShift
+    from elign.aligners.ldc import LDC
     from elign.aligners.linear import Identity, MeanShift, RandomShift, Ridge
-    from elign.attachments.attachment import Attachment, attach, detach
-    from elign.attachments.split_outputs import SplitOutputs
-    from elign.classifiers.base import Aligned, LatentClassifier
+    from elign.aligners.mlp import MLPMap
+    from elign.aligners.sldc import SLDC
+    from elign.attachments import Attachment, SplitOutputs, attach, detach
+    from elign.classifiers.base import Aligned, HeadLogits, LatentClassifier
     from elign.classifiers.bias import WeightAligned
+    from elign.classifiers.bic import BiC
+    from elign.classifiers.fecam import FeCAM
     from elign.classifiers.gaussian import Gaussian
-    from elign.classifiers.head import HeadLogits
     from elign.classifiers.linear_head import LinearHead
     from elign.classifiers.nearest_mean import NearestMean
+    from elign.classifiers.random_features import RandomFeatures
+    from elign.classifiers.ridge_head import RidgeHead
     from elign.classifiers.voting import Voting
     from elign.energy.model import EnergyModel
     from elign.energy.sampler import descend
-    from elign.gates.base import Always, ByMask, Gate
-    from elign.gates.by_energy import ByEnergy
-    from elign.gates.by_prediction import ByPrediction
-    from elign.gates.by_probe import ByProbe
-    from elign.gates.fixed_strength import FixedStrength
+    from elign.gates import Always, ByEnergy, ByMask, ByPrediction, ByProbe, FixedStrength, Gate
     from elign.repair import Repair
     from elign.repair_report import RepairReport
     from elign.statistics.class_statistics import ClassStatistics
@@ -53,11 +58,16 @@ if TYPE_CHECKING:
 __version__ = "0.2.0.dev0"
 
 __all__ = [
+    "DPCR",
+    "GLS",
+    "LDC",
+    "SLDC",
     "Aligned",
     "Aligner",
     "Always",
     "AttachError",
     "Attachment",
+    "BiC",
     "ByEnergy",
     "ByMask",
     "ByPrediction",
@@ -66,28 +76,34 @@ __all__ = [
     "ElignError",
     "EnergyAligner",
     "EnergyModel",
+    "FeCAM",
     "FileFormatError",
+    "FisherShift",
     "FitReport",
     "FittedModule",
     "FixedStrength",
     "Gate",
     "Gaussian",
     "HeadLogits",
+    "HopfieldShift",
     "Identity",
     "LatentClassifier",
     "LatentError",
     "Latents",
     "LinearHead",
     "LocalShift",
+    "MLPMap",
     "MeanShift",
     "NearestMean",
     "NotFittedError",
     "OptionError",
     "Pairs",
+    "RandomFeatures",
     "RandomShift",
     "Repair",
     "RepairReport",
     "Ridge",
+    "RidgeHead",
     "SplitOutputs",
     "Voting",
     "WeightAligned",
@@ -100,11 +116,11 @@ __all__ = [
 
 # Imported when the first name is used, so that `elign --help` does not wait for torch.
 _MODULES = """
-    aligners.base aligners.energy aligners.kernel aligners.linear attachments.attachment
-    attachments.split_outputs classifiers.base classifiers.bias classifiers.gaussian classifiers.head
-    classifiers.linear_head classifiers.nearest_mean classifiers.voting energy.model energy.sampler gates.base
-    gates.by_energy gates.by_prediction gates.by_probe gates.fixed_strength repair repair_report
-    statistics.class_statistics utils.errors utils.extraction utils.fitted
+    aligners.base aligners.dpcr aligners.energy aligners.fisher aligners.gls aligners.hopfield aligners.kernel
+    aligners.ldc aligners.linear aligners.mlp aligners.sldc attachments classifiers.base classifiers.bias
+    classifiers.bic classifiers.fecam classifiers.gaussian classifiers.linear_head classifiers.nearest_mean
+    classifiers.random_features classifiers.ridge_head classifiers.voting energy.model energy.sampler gates repair
+    repair_report statistics.class_statistics utils.errors utils.extraction utils.fitted
 """
 
 

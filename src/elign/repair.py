@@ -8,15 +8,16 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
 from elign.aligners.base import Aligner
 from elign.aligners.linear import Ridge
-from elign.attachments.attachment import Attachment, attach
+from elign.attachments import Attachment, attach
 from elign.classifiers.base import LatentClassifier
 from elign.classifiers.bias import WeightAligned, best_offsets, check_boundaries
 from elign.classifiers.gaussian import Gaussian
@@ -24,14 +25,13 @@ from elign.classifiers.linear_head import LinearHead
 from elign.classifiers.voting import standardised
 from elign.export import Exported, export_model_onnx, export_model_torch
 from elign.repair_report import Estimate, RepairReport
-from elign.statistics.class_statistics import PRIOR, ClassStatistics
+from elign.statistics.class_statistics import PRIOR, ClassStatistics, check_statistics
 from elign.utils.errors import LatentError, NotFittedError, OptionError
-from elign.utils.extraction import Latents, Pairs, extract_labelled, read_logits
-from elign.utils.fitted import ProgressLine, Ranges, from_config, register, to_config
+from elign.utils.extraction import Latents, Pairs, read_logits
+from elign.utils.fitted import ProgressLine, Ranges, from_config, register
 from elign.utils.tensors import check_labels, check_pairs, check_rows, check_seed, compute_dtype, rounded
 
-if TYPE_CHECKING:
-    Exemplars = tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]
+Exemplars = tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]
 
 _MODES = ("head", "classifier", "weights")
 # All chosen on the development seed of benchmarks/panel (docs/decisions.md).
@@ -101,6 +101,7 @@ class Repair(LatentClassifier):
     temperature: Tensor
     head_share: Tensor
     mode_number: Tensor
+    _traced: tuple[str, float] | None = None  # in a graph: the mode and the head's share as plain values
 
     def __init__(
         self,
@@ -123,23 +124,22 @@ class Repair(LatentClassifier):
             if not (isinstance(number, int | float) and math.isfinite(number) and number >= 0):
                 raise OptionError(f"{name} must be a finite number >= 0, got {number!r}")
         self.head = head
-        # Not a part of this module: the map is of use in the fit only.
-        self._aligner = (from_config(Ridge() if aligner is None else aligner, Aligner),)
         self.classifier = from_config(Gaussian() if classifier is None else classifier, LatentClassifier)
         # A copy for each level would double the work with every level of a nested file.
         if any(isinstance(part, Repair) for part in self.classifier.modules()):
             raise OptionError("the classifier of a Repair cannot be, or hold, another Repair")
-        self._template = (copy.deepcopy(self.classifier),)
+        # In tuples, since they are not parts of this module: the fit alone uses them, and files do not hold them.
+        self._recipe = (from_config(Ridge() if aligner is None else aligner, Aligner), copy.deepcopy(self.classifier))
+        self._statistics: tuple[ClassStatistics, ...] = ()
         self.prior, self.residual = float(prior), float(residual)
         self.force, self.seed = bool(force), check_seed(seed)
         self.argument = argument
         self.report: RepairReport | None = None
-        self._statistics: tuple[ClassStatistics, ...] = ()
 
     @property
     def aligner(self) -> Aligner:
         """The map between the two models' spaces."""
-        return self._aligner[0]
+        return self._recipe[0]
 
     @property
     def mode(self) -> str:
@@ -152,16 +152,6 @@ class Repair(LatentClassifier):
         if not self._statistics:
             raise NotFittedError("there are no statistics here: fit first (files of a repair do not hold them)")
         return self._statistics[0]
-
-    @property
-    def fitted(self) -> bool:
-        """Whether it was fitted."""
-        return self.dim is not None
-
-    def config(self) -> dict[str, Any]:
-        """Return the options as plain values; the classifier with those that it was fitted with."""
-        plain = {name: getattr(self, name) for name in ("head", "prior", "residual", "force", "seed", "argument")}
-        return {**plain, "aligner": to_config(self.aligner), "classifier": to_config(self.classifier)}
 
     def _build(self, dim: int) -> None:
         super()._build(dim)
@@ -212,20 +202,19 @@ class Repair(LatentClassifier):
         if not self.head:
             raise OptionError('say which part of the model is its head: Repair("fc"), or use fit_latents')
         say = progress or (lambda line: None)
+        options: dict[str, Any] = {"argument": self.argument, "inputs": inputs, "labels": labels, "device": device}
         say("latents of the new data under both models")
-        before, after = (Latents(model, self.head, argument=self.argument) for model in (previous, current))
-        read = partial(extract_labelled, [before, after], inputs=inputs, labels=labels, device=device)
-        (z_prev, z_cur), classes = read(new_data)
-        kept: tuple[Tensor, Tensor, Tensor] | None = None
+        new, kept = Pairs.from_models(previous, current, self.head, new_data, **options), None
         if exemplars is not None:
             say("latents of the exemplars under both models")
-            (kept_prev, kept_cur), kept_labels = read(exemplars)
-            kept = kept_cur, kept_labels, kept_prev
-        part = _linear(current, self.head)
+            z_prev, z_cur, classes = Pairs.from_models(previous, current, self.head, exemplars, **options)
+            kept = z_cur, classes, z_prev
+        latents = Latents(current, self.head, argument=self.argument)
+        part = latents.model.get_submodule(latents.head_name)
         return self.fit_latents(
-            *Pairs(z_prev, z_cur, classes),
-            head=after.logits,
-            weights=part,
+            *new,
+            head=latents.logits,
+            weights=part if isinstance(part, nn.Linear) else None,
             statistics=statistics,
             exemplars=kept,
             task_boundaries=task_boundaries,
@@ -259,19 +248,149 @@ class Repair(LatentClassifier):
             task_boundaries: As in `fit`.
             progress: As in `fit`.
         """
-        start = time.perf_counter()
-        inputs = _Inputs.checked(z_prev, z_cur, labels, head, weights, statistics, exemplars, task_boundaries)
+        given = _Given(z_prev, z_cur, labels, head, weights, statistics, exemplars, task_boundaries)
         with torch.inference_mode(False), torch.no_grad(), torch.autocast(z_cur.device.type, enabled=False):
             try:
                 with ProgressLine("repair") as shown:
-                    report = self._fit(inputs, progress or shown.show)
+                    self.report = self._fit(given, progress or shown.show)
             except BaseException:
                 self._forget()
                 raise
-        self.report = report.timed(time.perf_counter() - start)
         for line in self.report.warnings:
             warnings.warn(line, stacklevel=3)
         return self
+
+    def _fit(self, given: _Given, say: Callable[[str], None]) -> RepairReport:
+        """Fit all parts, in the order of the class's description."""
+        start = time.perf_counter()
+        dim, self.rows = given.z_cur.shape[1], given.outputs
+        say("the map from the previous to the current space")
+        statistics = self._remembered(given).update(given.z_cur, given.labels)
+        self._statistics = (statistics,)
+        say("the classifier of all classes")
+        mode = self._fit_classifier(given, statistics)
+        self._set(dim, mode_number=torch.tensor(_MODES.index(mode)))
+        say("offsets, temperature, estimates")
+        trial, rows = None, {}
+        if given.remembers:
+            trial = self._trial(given, statistics)
+            rows = self._estimates(given, trial, self._calibrate(given, statistics, trial))
+        notes, drift = given.warnings(trial), given.drift
+        source = "none" if not rows else "exemplars" if given.statistics is None else "samples"
+        # A model that was trained on its exemplars knows them by heart: there the head's estimate proves nothing.
+        useless = source == "samples" and "nothing" in rows and rows["repair"].balanced <= rows["nothing"].balanced
+        if mode == "classifier" and not self.force and (useless or drift <= _NO_DRIFT):
+            mode = "head"
+            self._set(dim)
+            if rows:
+                notes.append("no drift, or nothing to win by the estimate: the head stays (force=True overrides this)")
+        self.to(given.z_cur.device)
+        return RepairReport(rows, source, drift, tuple(notes), mode, seconds=time.perf_counter() - start)
+
+    def _remembered(self, given: _Given) -> ClassStatistics:
+        """Return the statistics of the old classes in the current space; not fitted if nothing is known of them."""
+        if given.statistics is None:
+            return ClassStatistics() if given.exemplars is None else ClassStatistics().update(*given.exemplars[:2])
+        pairs = [(given.z_prev, given.z_cur)]
+        if given.exemplars is not None and len(given.exemplars) == 3:
+            pairs += [(given.exemplars[2], given.exemplars[0])] * _EXEMPLAR_PAIRS
+        self.aligner.fit_latents(*(torch.cat(side) for side in zip(*pairs, strict=True)), direction="forward")
+        moved = self.aligner.transport(given.statistics)
+        if self.residual and moved.form != "none":
+            # The map says nothing of how latents of one class differ from where it puts them.
+            rest = given.z_cur - self.aligner.align(given.z_prev, generator=torch.Generator().manual_seed(self.seed))
+            rest = rest.cpu().double()
+            moved = moved.widened(self.residual * (rest.t() @ rest / len(rest)))
+        if given.exemplars is not None:
+            z, labels = given.exemplars[:2]
+            moved = moved.shrink_means(z, labels, prior=self.prior)
+            missing = ~torch.isin(labels, moved.classes.to(labels.device))
+            if missing.any():
+                moved.update(z[missing], labels[missing])
+        return moved
+
+    def _fit_classifier(self, given: _Given, statistics: ClassStatistics) -> str:
+        """Fit what will classify latents; return the mode."""
+        # A fresh one: a fit without any memory puts another classifier into its place.
+        self.classifier = copy.deepcopy(self._recipe[1])
+        if given.statistics is not None:
+            self.classifier.fit(statistics=statistics, classes=self.rows)
+        elif given.exemplars is not None:
+            # On the latents themselves: the exemplars are then scored as if they were left out.
+            z, labels = torch.cat([given.exemplars[0], given.z_cur]), torch.cat([given.exemplars[1], given.labels])
+            self.classifier.fit(z=z, labels=labels, classes=self.rows)
+        elif given.weights is not None:
+            self.classifier = WeightAligned().fit(head=given.weights, old_classes=given.old_classes)
+            return "weights"
+        else:
+            return "head"
+        return "classifier"
+
+    def _trial(self, given: _Given, statistics: ClassStatistics) -> _Trial:
+        """Return what to choose and estimate on: exemplars or samples of old classes, and some of each new class."""
+        generator = torch.Generator().manual_seed(self.seed)
+        z, labels = given.some_new(_PER_CLASS, generator)
+        if given.statistics is None:
+            z, labels = torch.cat([given.exemplars[0], z]), torch.cat([given.exemplars[1], labels])
+        elif statistics.form != "none":
+            drawn, classes = statistics.sample(_PER_CLASS, generator, given.old_classes)
+            z, labels = torch.cat([drawn.to(z), z]), torch.cat([classes.to(labels.device), labels])
+        return _Trial(z, labels, given.logits(z), torch.isin(labels.cpu(), torch.tensor(given.old_classes)))
+
+    def _calibrate(self, given: _Given, statistics: ClassStatistics, trial: _Trial) -> Tensor:
+        """Choose the head's share, the offsets and the temperature; return the scores of rows that are left out."""
+        z, labels, logits, _ = trial
+        scores = self.classifier.leave_one_out_scores(z, labels, logits=logits)
+        # Exemplars that moved the means cannot tell anything more, and samples follow the very Gaussians that the
+        # classifier knows: only exemplars without statistics, each left out in turn, show how biased the head is.
+        alone = given.statistics is None
+        if alone and logits is not None:
+            self.head_share = torch.tensor(_HEAD_SHARE)
+        mixed = _mixed(scores, logits, float(self.head_share))
+        if alone:
+            rows, classes = mixed.cpu().double(), labels.cpu()
+            fair = rows.gather(1, classes.unsqueeze(1)).squeeze(1) > -1e5
+            self.offsets = given.offsets(rows[fair], classes[fair]).to(z.dtype)
+            mixed = mixed - self.offsets.to(mixed)
+        if alone or statistics.form == "none":
+            temperature = fit_temperature(mixed, labels)
+        else:
+            temperature = self._temperature(given, statistics)
+        self.temperature = torch.tensor(temperature).to(z)
+        return mixed
+
+    def _temperature(self, given: _Given, statistics: ClassStatistics) -> float:
+        """Fit a temperature on samples, and correct it by how much harder latents are than samples of the same classes.
+
+        Latents of new classes are at hand, and samples of their statistics can be drawn; for old classes there are
+        samples only.
+        """
+        generator = torch.Generator().manual_seed(self.seed)
+        z, labels = statistics.sample(_PER_CLASS, generator)
+        z, fresh = z.to(given.z_cur), torch.isin(labels.cpu(), torch.tensor(given.new_classes)).to(labels.device)
+        real, real_labels = given.some_new(_PER_CLASS, generator)
+        scores = self.classifier(z, logits=given.logits(z))
+        on_samples = fit_temperature(scores[fresh], labels[fresh])
+        on_latents = fit_temperature(self.classifier(real, logits=given.logits(real)), real_labels)
+        return fit_temperature(scores, labels) * max(1.0, on_latents / on_samples) / _UNSEEN
+
+    def _estimates(self, given: _Given, trial: _Trial, left_out: Tensor) -> dict[str, Estimate]:
+        """Estimate what this repair and its simple alternatives are worth; nothing without rows of old classes."""
+        z, labels, logits, is_old = trial
+        if not bool(is_old.any()):
+            return {}
+        # The alternatives are chosen on one half of the rows and score the other.
+        found = {"retrained head": torch.zeros(len(z), self.rows, dtype=z.dtype, device=z.device)}
+        if logits is not None:
+            found = {"nothing": logits, "bias offset": logits.detach().cpu().double().clone(), **found}
+        half = torch.arange(len(z)) % 2 == 0
+        for part in (half, ~half):
+            if logits is not None:
+                found["bias offset"][part] -= given.offsets(found["bias offset"][~part], labels.cpu()[~part])
+            head = LinearHead(seed=self.seed)
+            head.fit(z=z[~part], labels=labels[~part], head=given.weights, classes=self.rows)
+            found["retrained head"][part] = head(z[part])
+        return {name: Estimate.of(scores, labels, is_old) for name, scores in {**found, "repair": left_out}.items()}
 
     def forward(self, z: Tensor, *, logits: Tensor | None = None) -> Tensor:
         """Return log-probabilities `(..., classes)`; the head's own logits where the head stays."""
@@ -282,11 +401,24 @@ class Repair(LatentClassifier):
 
     def scores(self, z: Tensor, logits: Tensor | None = None) -> Tensor:
         """Do what `forward` does, without any check: tensor operations only."""
-        return _repaired(self, self.mode, float(self.head_share), z, logits)
+        mode, share = self._traced or (self.mode, float(self.head_share))
+        if mode == "head":
+            assert logits is not None  # noqa: S101  (`forward` and hooks see to it)
+            return logits
+        scores = self.classifier.scores(z, logits)
+        if mode == "weights":
+            return scores
+        mixed = _mixed(scores, logits, share) - self.offsets.to(scores.device, compute_dtype(scores))
+        result = (mixed / self.temperature.to(mixed)).log_softmax(dim=-1)
+        return rounded(result, z.dtype if logits is None else logits.dtype)
 
     def traceable(self) -> nn.Module:
-        """Return the part of this repair that predicts, with its choices as numbers."""
-        return _TracedRepair(self)
+        """Return a copy in which the classifier is traceable, and the mode and the head's share are plain values."""
+        made = copy.deepcopy(self)
+        made._traced = (self.mode, float(self.head_share))
+        if self.mode != "head":
+            made.classifier = made.classifier.traceable()  # type: ignore[assignment]
+        return made
 
     def attach(self, model: nn.Module, *, replace: bool = False) -> Attachment:
         """Let a model predict with this repair, whenever it is in evaluation mode; see `elign.attach`."""
@@ -309,187 +441,6 @@ class Repair(LatentClassifier):
         self.attach(copied, replace=True)
         write = export_model_torch if os.fspath(path).endswith(".pt2") else export_model_onnx
         return write(copied, path, example, verify=verify)
-
-    def _fit(self, given: _Inputs, say: Callable[[str], None]) -> RepairReport:
-        self.rows, mode = given.outputs, "classifier"
-        # A fit without any memory puts another classifier into its place.
-        self.classifier = copy.deepcopy(self._template[0])
-        remembered = statistics = None
-        if given.has_old:
-            say("the map from the previous to the current space")
-            remembered = self._old_statistics(given)
-            # `form`: "auto" may have meant another one when the statistics were made.
-            kind: Any = remembered.form
-            fresh = ClassStatistics(covariance=kind, rank=remembered.rank).update(given.z_cur, given.labels)
-            statistics = remembered.merge(fresh)
-            say("statistics and classifier of all classes")
-            self._fit_classifier(statistics, given)
-            self._statistics = (statistics,)
-        else:
-            self._statistics = (ClassStatistics().update(given.z_cur, given.labels),)
-            mode = self._fit_without_memory(given)
-        say("offsets, temperature, estimates")
-        z, labels = self._chosen_on(given, remembered)
-        logits = given.logits(z)
-        self._set(given.z_cur.shape[1], mode_number=torch.tensor(_MODES.index(mode)))
-        leave_one_out = None
-        if statistics is not None:
-            leave_one_out = self._choose(given, statistics, z, labels, logits)
-        report = self._estimate(given, z, labels, logits, leave_one_out)
-        if mode == "classifier" and not self.force and report.keep_head:
-            mode = "head"
-            self._set(given.z_cur.shape[1], mode_number=torch.tensor(0))
-        self.to(given.z_cur.device)
-        return report.concluded(mode)
-
-    def _old_statistics(self, given: _Inputs) -> ClassStatistics:
-        """Return the statistics of the old classes in the current space."""
-        if given.statistics is None:
-            assert given.kept is not None  # noqa: S101  (`has_old` says so)
-            return ClassStatistics().update(*given.kept[:2])
-        z_prev, z_cur = given.pairs(_EXEMPLAR_PAIRS)
-        self.aligner.fit_latents(z_prev, z_cur, direction="forward")
-        moved = self.aligner.transport(given.statistics)
-        if self.residual and moved.form != "none":
-            moved = moved.widened(self.residual * self._residual_covariance(given))
-        if given.kept is not None:
-            z, labels = given.kept[:2]
-            moved = moved.shrink_means(z, labels, prior=self.prior)
-            missing = sorted(set(labels.tolist()) - set(moved.classes.tolist()))
-            if missing:
-                rows = torch.isin(labels, labels.new_tensor(missing))
-                form: Any = moved.form
-                more = ClassStatistics(covariance=form, rank=moved.rank).update(z[rows], labels[rows])
-                moved = moved.merge(more)
-        return moved
-
-    def _residual_covariance(self, given: _Inputs) -> Tensor:
-        """Return how latents of one class differ from where the map puts them: the map says nothing of that spread."""
-        rest = given.z_cur - self.aligner.align(given.z_prev, generator=torch.Generator().manual_seed(self.seed))
-        rest = rest.cpu().double()
-        return rest.t() @ rest / len(rest)
-
-    def _fit_classifier(self, statistics: ClassStatistics, given: _Inputs) -> None:
-        if given.statistics is None:
-            # On the latents themselves: the exemplars are then scored as if they were left out.
-            z, labels = given.kept[:2]  # type: ignore[index]
-            z, labels = torch.cat([z, given.z_cur]), torch.cat([labels, given.labels])
-            self.classifier.fit(z=z, labels=labels, classes=self.rows)
-        else:
-            self.classifier.fit(statistics=statistics, classes=self.rows)
-
-    def _fit_without_memory(self, given: _Inputs) -> str:
-        if given.weights is None:
-            return "head"
-        self.classifier = WeightAligned().fit(head=given.weights, old_classes=given.old_classes)
-        return "weights"
-
-    def _chosen_on(self, given: _Inputs, old: ClassStatistics | None) -> tuple[Tensor, Tensor]:
-        """Return labelled latents to choose and estimate on: exemplars or samples of old classes, some of each new."""
-        generator = torch.Generator().manual_seed(self.seed)
-        z, labels = given.some_new(_PER_CLASS, generator)
-        if given.kept is not None and given.statistics is None:
-            return torch.cat([given.kept[0], z]), torch.cat([given.kept[1], labels])
-        if old is None or old.form == "none":
-            return z, labels
-        drawn, classes = old.sample(_PER_CLASS, generator)
-        return torch.cat([drawn.to(z), z]), torch.cat([classes.to(labels.device), labels])
-
-    def _choose(
-        self, given: _Inputs, statistics: ClassStatistics, z: Tensor, labels: Tensor, logits: Tensor | None
-    ) -> Tensor:
-        """Choose the head's share, the offsets and the temperature; return the scores of rows that are left out."""
-        scores = self.classifier.leave_one_out_scores(z, labels, logits=logits)
-        # Exemplars that moved the means cannot tell anything more, and samples follow the very Gaussians that the
-        # classifier knows: only exemplars without statistics, each left out in turn, show how biased the head is.
-        alone = given.statistics is None
-        if alone:
-            self.head_share = torch.tensor(_HEAD_SHARE if logits is not None else 0.0)
-            mixed = _mixed(scores, logits, float(self.head_share)).cpu().double()
-            fair = mixed.gather(1, labels.cpu().unsqueeze(1)).squeeze(1) > -1e5
-            self.offsets = given.offsets(mixed[fair], labels.cpu()[fair]).to(z.dtype)
-        self.to(z.device)
-        mixed = _mixed(scores, logits, float(self.head_share)) - self.offsets.to(scores)
-        if alone or statistics.form == "none":
-            temperature = fit_temperature(mixed, labels)
-        else:
-            temperature = self._temperature(given, statistics)
-        self.temperature = torch.tensor(temperature).to(z)
-        return mixed
-
-    def _temperature(self, given: _Inputs, statistics: ClassStatistics) -> float:
-        """Fit a temperature on samples, and correct it by how much harder latents are than samples of the same classes.
-
-        Latents of new classes are at hand, and samples of their statistics can be drawn; for old classes there are
-        samples only.
-        """
-        generator = torch.Generator().manual_seed(self.seed)
-        z, labels = statistics.sample(_PER_CLASS, generator)
-        fresh = torch.isin(labels.cpu(), torch.tensor(given.groups[-1])).to(labels.device)
-        real, real_labels = given.some_new(_PER_CLASS, generator)
-        z = z.to(given.z_cur)
-        scores = self.classifier(z, logits=given.logits(z))
-        on_samples = fit_temperature(scores[fresh], labels[fresh])
-        on_latents = fit_temperature(self.classifier(real, logits=given.logits(real)), real_labels)
-        return fit_temperature(scores, labels) * max(1.0, on_latents / on_samples) / _UNSEEN
-
-    def _estimate(
-        self, given: _Inputs, z: Tensor, labels: Tensor, logits: Tensor | None, leave_one_out: Tensor | None
-    ) -> RepairReport:
-        """Estimate what this repair and its simple alternatives are worth."""
-        old = torch.isin(labels.cpu(), torch.tensor(given.old_classes or [-1]))
-        source = "samples" if given.statistics is not None else "exemplars"
-        rows: dict[str, Estimate] = {}
-        if leave_one_out is None or not bool(old.any()):
-            source = "none"
-        else:
-            if logits is not None:
-                rows["nothing"] = Estimate.of(logits, labels, old)
-                rows["bias offset"] = Estimate.of(_cross_offset(logits, labels, given), labels, old)
-            rows["retrained head"] = Estimate.of(self._retrained(given, z, labels), labels, old)
-            rows["repair"] = Estimate.of(leave_one_out, labels, old)
-        notes = given.warnings(logits, labels, old)
-        return RepairReport.of(rows, source=source, drift=given.drift, warnings=notes, no_drift=_NO_DRIFT)
-
-    def _retrained(self, given: _Inputs, z: Tensor, labels: Tensor) -> Tensor:
-        """Score latents by heads that were retrained without them: two halves."""
-        half = torch.arange(len(z), device=z.device) % 2 == 0
-        found = torch.zeros(len(z), given.outputs, dtype=z.dtype, device=z.device)
-        for part in (half, ~half):
-            head = LinearHead(seed=self.seed)
-            head.fit(z=z[~part], labels=labels[~part], head=given.weights, classes=self.rows)
-            found[part] = head(z[part])
-        return found
-
-
-class _TracedRepair(nn.Module):
-    """A `Repair` for an exported graph."""
-
-    offsets: Tensor
-    temperature: Tensor
-
-    def __init__(self, repair: Repair) -> None:
-        super().__init__()
-        self.mode, self.share = repair.mode, float(repair.head_share)
-        self.classifier = repair.classifier.traceable() if self.mode != "head" else None
-        self.register_buffer("offsets", repair.offsets.clone())
-        self.register_buffer("temperature", repair.temperature.clone())
-
-    def scores(self, z: Tensor, logits: Tensor | None = None) -> Tensor:
-        return _repaired(self, self.mode, self.share, z, logits)
-
-
-def _repaired(parts: Any, mode: str, share: float, z: Tensor, logits: Tensor | None) -> Tensor:
-    """Return the output of a repair from its parts: tensor operations only."""
-    if mode == "head":
-        assert logits is not None  # noqa: S101  (`forward` and hooks see to it)
-        return logits
-    scores: Tensor = parts.classifier.scores(z, logits)
-    if mode == "weights":
-        return scores
-    mixed = _mixed(scores, logits, share) - parts.offsets.to(scores.device, compute_dtype(scores))
-    result: Tensor = (mixed / parts.temperature.to(mixed)).log_softmax(dim=-1)
-    return rounded(result, z.dtype if logits is None else logits.dtype)
 
 
 def _mixed(scores: Tensor, logits: Tensor | None, share: float) -> Tensor:
@@ -529,98 +480,85 @@ def fit_temperature(scores: Tensor, labels: Tensor) -> float:
     return math.exp((low + high) / 2)
 
 
-def _cross_offset(logits: Tensor, labels: Tensor, given: _Inputs) -> Tensor:
-    """Return logits with the offset that was chosen on the other half of the rows."""
-    half = torch.arange(len(logits)) % 2 == 0
-    found = logits.detach().cpu().double().clone()
-    labels = labels.cpu()
-    for part in (half, ~half):
-        found[part] -= given.offsets(found[~part], labels[~part])
-    return found
+class _Trial(NamedTuple):
+    """Labelled latents to choose and estimate on."""
+
+    z: Tensor
+    labels: Tensor
+    logits: Tensor | None
+    is_old: Tensor
+    """Which rows are of old classes; on the CPU."""
 
 
-class _Inputs:
-    """Everything a repair is fitted on, checked."""
+@dataclass
+class _Given:
+    """Everything a repair is fitted on; the arguments of `fit_latents`, which are checked here."""
 
-    def __init__(
-        self,
-        pairs: Pairs,
-        head: nn.Module | Callable[[Tensor], Any] | None,
-        weights: nn.Linear | None,
-        statistics: ClassStatistics | None,
-        kept: tuple[Tensor, ...] | None,
-        groups: list[list[int]],
-        outputs: int,
-    ) -> None:
-        self.z_prev, self.z_cur, self.labels = pairs
-        self.head, self.weights, self.statistics, self.kept = head, weights, statistics, kept
-        self.groups, self.outputs = groups, outputs
-        self.old_classes = [label for group in groups[:-1] for label in group]
+    z_prev: Tensor
+    z_cur: Tensor
+    labels: Tensor
+    head: nn.Module | Callable[[Tensor], Any] | None
+    weights: nn.Linear | None
+    statistics: ClassStatistics | None
+    exemplars: Any
+    task_boundaries: int | Sequence[int] | None
 
-    @classmethod
-    def checked(
-        cls,
-        z_prev: Tensor,
-        z_cur: Tensor,
-        labels: Tensor,
-        head: nn.Module | Callable[[Tensor], Any] | None,
-        weights: nn.Linear | None,
-        statistics: ClassStatistics | None,
-        exemplars: Any,
-        task_boundaries: int | Sequence[int] | None,
-    ) -> _Inputs:
-        """Check what was given, and find out which classes are old.
-
-        Raises:
-            LatentError: If something does not fit.
-            OptionError: If something is of the wrong kind.
-        """
-        z_prev, z_cur = check_pairs(z_prev, z_cur)
-        check_labels(labels, len(z_cur))
-        labels = labels.to(z_cur.device).long()
-        dim, new = z_cur.shape[1], sorted(set(labels.tolist()))
-        if statistics is not None:
-            if not isinstance(statistics, ClassStatistics):
-                raise OptionError(f"statistics must be ClassStatistics, got {type(statistics).__name__}")
-            if statistics.require_fitted() != dim:
-                raise LatentError(f"the statistics have dimension {statistics.dim}, the latents {dim}")
-            statistics = statistics.without(new)
-        kept = cls._kept(exemplars, z_cur, new)
-        logits = None if head is None else read_logits(head, z_cur[:1])
-        outputs = max(new) + 1 if logits is None else int(logits.shape[-1])
-        known = set() if statistics is None else set(statistics.classes.tolist())
-        known |= set() if kept is None else set(kept[1].tolist())
-        old = sorted(known or set(range(outputs)) - set(new))
-        highest = max([*old, *new])
+    def __post_init__(self) -> None:
+        self.z_prev, self.z_cur = check_pairs(self.z_prev, self.z_cur)
+        check_labels(self.labels, len(self.z_cur))
+        self.labels = self.labels.to(self.z_cur.device).long()
+        self.new_classes = sorted(set(self.labels.tolist()))
+        known: set[int] = set()
+        if self.statistics is not None:
+            check_statistics(self.statistics, self.z_cur.shape[1])
+            self.statistics = self.statistics.without(self.new_classes)
+            known |= set(self.statistics.classes.tolist()) if self.statistics else set()
+        if self.exemplars is not None:
+            if not isinstance(self.exemplars, tuple | list) or len(self.exemplars) not in (2, 3):
+                raise OptionError("exemplars must be latents and their classes, (z, labels) or (z, labels, z_prev)")
+            self.exemplars = self._old_exemplars(*self.exemplars)
+            known |= set(self.exemplars[1].tolist())
+        logits = self.logits(self.z_cur[:1])
+        outputs = max(self.new_classes) + 1 if logits is None else int(logits.shape[-1])
+        self.old_classes = sorted(known or set(range(outputs)) - set(self.new_classes))
+        highest = max([*self.old_classes, *self.new_classes])
         if logits is not None and highest >= outputs:
             raise LatentError(f"there is class {highest}, but the head has {outputs} outputs")
-        weights = head if isinstance(head, nn.Linear) and weights is None else weights
-        groups = _groups(old, new, task_boundaries)
-        return cls(Pairs(z_prev, z_cur, labels), head, weights, statistics, kept, groups, max(outputs, highest + 1))
+        self.outputs = max(outputs, highest + 1)
+        self.tasks = self._tasks()
+        if isinstance(self.head, nn.Linear) and self.weights is None:
+            self.weights = self.head
 
-    @staticmethod
-    def _kept(exemplars: Any, z_cur: Tensor, new: list[int]) -> tuple[Tensor, ...] | None:
-        """Return exemplars of old classes, checked; None if there are none."""
-        if exemplars is None:
-            return None
-        if not isinstance(exemplars, tuple | list) or len(exemplars) not in (2, 3):
-            raise OptionError("exemplars must be latents and their classes, (z, labels) or (z, labels, z_prev)")
-        z, labels, *rest = exemplars
-        for tensor in (z, *rest):
+    def _old_exemplars(self, z: Tensor, labels: Tensor, *previous: Tensor) -> tuple[Tensor, ...]:
+        """Return the exemplars of old classes, checked."""
+        for tensor in (z, *previous):
             check_rows(tensor, "exemplars")
-            if tensor.shape != (len(z), z_cur.shape[1]):
-                raise LatentError(f"exemplars have shape {tuple(tensor.shape)}, new latents {tuple(z_cur.shape)}")
+            if tensor.shape != (len(z), self.z_cur.shape[1]):
+                raise LatentError(f"exemplars have shape {tuple(tensor.shape)}, new latents {tuple(self.z_cur.shape)}")
         check_labels(labels, len(z))
-        labels = labels.to(z_cur.device).long()
-        old = ~torch.isin(labels, torch.tensor(new, device=labels.device))
+        labels = labels.to(self.z_cur.device).long()
+        old = ~torch.isin(labels, labels.new_tensor(self.new_classes))
         if not bool(old.any()):
             raise LatentError("there is no exemplar of an old class: all exemplars are of classes in the new data")
-        return z.to(z_cur)[old], labels[old], *(tensor.to(z_cur)[old] for tensor in rest)
+        return z.to(self.z_cur)[old], labels[old], *(tensor.to(self.z_cur)[old] for tensor in previous)
+
+    def _tasks(self) -> list[list[int]]:
+        """Return the classes of each task, the new ones last."""
+        if self.task_boundaries is None:
+            return [self.old_classes, self.new_classes]
+        ends = check_boundaries(self.task_boundaries)
+        if any(c >= ends[-1] for c in self.old_classes) or any(c < ends[-1] for c in self.new_classes):
+            raise OptionError(
+                f"task_boundaries={ends} do not fit the classes: the new data must hold the classes from "
+                f"{ends[-1]} on, and nothing else may"
+            )
+        tasks = [[c for c in self.old_classes if low <= c < high] for low, high in pairwise([0, *ends])]
+        return [task for task in (*tasks, self.new_classes) if task]
 
     @property
-    def has_old(self) -> bool:
+    def remembers(self) -> bool:
         """Whether anything is known of old classes."""
-        return self.statistics is not None or self.kept is not None
+        return self.statistics is not None or self.exemplars is not None
 
     @property
     def drift(self) -> float:
@@ -629,18 +567,11 @@ class _Inputs:
         moved = (self.z_cur - self.z_prev).square().sum(dim=1).mean().sqrt()
         return float(moved / spread.clamp(min=1e-30))
 
-    def pairs(self, repeat: int) -> tuple[Tensor, Tensor]:
-        """Return pairs to fit the map on: those of the new data and, several times, those of exemplars."""
-        if self.kept is None or len(self.kept) < 3:
-            return self.z_prev, self.z_cur
-        z, _, before = self.kept
-        return torch.cat([self.z_prev, before.repeat(repeat, 1)]), torch.cat([self.z_cur, z.repeat(repeat, 1)])
-
     def some_new(self, most: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Return at most so many latents of each new class."""
         order = torch.randperm(len(self.labels), generator=generator)
         labels = self.labels.cpu()[order]
-        places = torch.cat([order[labels == label][:most] for label in self.groups[-1]]).to(self.labels.device)
+        places = torch.cat([order[labels == label][:most] for label in self.new_classes]).to(self.labels.device)
         return self.z_cur[places], self.labels[places]
 
     def logits(self, z: Tensor) -> Tensor | None:
@@ -649,66 +580,42 @@ class _Inputs:
 
     def offsets(self, scores: Tensor, labels: Tensor) -> Tensor:
         """Choose one offset for each task after the first; a number for each class."""
-        order = torch.tensor([label for group in self.groups for label in group])
+        order = torch.tensor([label for task in self.tasks for label in task])
         places = torch.zeros(scores.shape[1], dtype=torch.int64)
         places[order] = torch.arange(len(order))
-        ends = torch.tensor([len(group) for group in self.groups]).cumsum(0).tolist()
+        ends = torch.tensor([len(task) for task in self.tasks]).cumsum(0).tolist()
         found = best_offsets(scores[:, order].clamp(min=-1e30, max=1e30), places[labels], boundaries=ends[:-1])
         result = torch.zeros(scores.shape[1], dtype=scores.dtype)
-        for group, offset in zip(self.groups[1:], found, strict=True):
-            result[group] = offset
+        for task, offset in zip(self.tasks[1:], found, strict=True):
+            result[task] = offset
         return result
 
-    def warnings(self, logits: Tensor | None, labels: Tensor, old: Tensor) -> list[str]:
+    def warnings(self, trial: _Trial | None) -> list[str]:
         """Return what a user should know."""
         found = []
-        if not self.has_old:
+        if trial is None:
             found.append(
                 "there are neither statistics nor exemplars of old classes: only the head's weights are aligned (WA). "
                 "Keep elign.ClassStatistics when classes are learned"
             )
-        elif logits is not None and bool(old.any()):
-            predicted = logits.argmax(dim=1).cpu()[old]
+        elif trial.logits is not None and bool(trial.is_old.any()):
+            predicted = trial.logits.argmax(dim=1).cpu()[trial.is_old]
             if not bool(torch.isin(predicted, torch.tensor(self.old_classes)).any()):
                 found.append("the head never predicts an old class")
-        if self.kept is not None:
-            counts = torch.bincount(self.kept[1].cpu())
-            few = [label for label in self.old_classes if label < len(counts) and 0 < counts[label] < _FEW]
-            if few and self.statistics is None:
-                found.append(f"fewer than {_FEW} exemplars of class {few[0]} ({len(few)} such classes)")
-        if self.statistics is not None and self.kept is None and len(self.groups[-1]) == 1:
+        if self.exemplars is not None and self.statistics is None:
+            found += self._few("exemplars", self.exemplars[1])
+        if self.statistics is not None and self.exemplars is None and len(self.new_classes) == 1:
             found.append(
                 "the map is learned on images of one new class alone, and the old classes may have moved otherwise: "
                 "compare with the head on held-out images, or give a few exemplars"
             )
-        lost = self.outputs - len(self.old_classes) - len(self.groups[-1])
-        if self.has_old and lost and self.head is not None:
+        lost = self.outputs - len(self.old_classes) - len(self.new_classes)
+        if self.remembers and lost and self.head is not None:
             found.append(f"nothing is known of {lost} of the head's {self.outputs} classes: they are never predicted")
-        counts = torch.bincount(self.labels.cpu())
-        few = [label for label in self.groups[-1] if counts[label] < _FEW]
-        if few:
-            found.append(f"fewer than {_FEW} images of class {few[0]} ({len(few)} such classes)")
-        return found
+        return found + self._few("images", self.labels)
 
-
-def _groups(old: list[int], new: list[int], task_boundaries: int | Sequence[int] | None) -> list[list[int]]:
-    """Return the classes of each task, the new ones last."""
-    if task_boundaries is None:
-        return [old, new]
-    boundaries = check_boundaries(task_boundaries)
-    groups: list[list[int]] = [[] for _ in range(len(boundaries) + 1)]
-    for label in old:
-        groups[sum(label >= boundary for boundary in boundaries)].append(label)
-    last = [label for label in groups[-1] if label in set(old)]
-    if last or any(sum(label >= boundary for boundary in boundaries) != len(boundaries) for label in new):
-        raise OptionError(
-            f"task_boundaries={boundaries} do not fit the classes: the new data must hold the classes from "
-            f"{boundaries[-1]} on, and nothing else may"
-        )
-    return [group for group in [*groups[:-1], new] if group]
-
-
-def _linear(model: nn.Module, head: str) -> nn.Linear | None:
-    latents = Latents(model, head)
-    part = latents.model.get_submodule(latents.head_name)
-    return part if isinstance(part, nn.Linear) else None
+    @staticmethod
+    def _few(what: str, labels: Tensor) -> list[str]:
+        classes, counts = torch.unique(labels, return_counts=True)
+        few = classes[counts < _FEW].tolist()
+        return [f"fewer than {_FEW} {what} of class {few[0]} ({len(few)} such classes)"] if few else []

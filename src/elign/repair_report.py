@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from torch import Tensor
@@ -23,13 +23,7 @@ _NAMES = {"repair": "this repair", "nothing": "nothing (the head alone)"}
 
 @dataclass(frozen=True)
 class Estimate:
-    """Estimated accuracies, every class weighing the same.
-
-    Attributes:
-        old: On old classes.
-        new: On new classes.
-        balanced: On all classes.
-    """
+    """Estimated accuracies on old, new and all classes, every class weighing the same."""
 
     old: float
     new: float
@@ -71,29 +65,6 @@ class RepairReport:
     warnings: tuple[str, ...] = ()
     mode: str = "classifier"
     seconds: float = 0.0
-    keep_head: bool = field(default=False, repr=False)
-
-    @classmethod
-    def of(
-        cls, rows: Mapping[str, Estimate], *, source: str, drift: float, warnings: Sequence[str], no_drift: float
-    ) -> RepairReport:
-        """Make a report, and decide whether the head should stay."""
-        kept = drift <= no_drift
-        # A model that was trained on its exemplars knows them by heart: there the head's estimate proves nothing.
-        if source == "samples" and {"nothing", "repair"} <= set(rows):
-            kept = kept or rows["repair"].balanced <= rows["nothing"].balanced
-        return cls(dict(rows), source, drift, tuple(warnings), keep_head=kept)
-
-    def timed(self, seconds: float) -> RepairReport:
-        """Return the report with the time of the fit."""
-        return replace(self, seconds=seconds)
-
-    def concluded(self, mode: str) -> RepairReport:
-        """Return the report with the mode that was chosen, and a warning if the head stays."""
-        if mode != "head" or not self.rows:
-            return replace(self, mode=mode)
-        note = "no drift, or nothing to win by the estimate: the head stays as it is (force=True overrides this)"
-        return replace(self, mode=mode, warnings=(*self.warnings, note))
 
     @property
     def verdict(self) -> str:
@@ -114,11 +85,10 @@ class RepairReport:
 
     def table(self) -> list[tuple[str, str, str, str]]:
         """Return the rows as text, this repair first."""
-        names = sorted(self.rows, key=lambda name: name != "repair")
-        numbers = ((name, self.rows[name]) for name in names)
+        rows = sorted(self.rows.items(), key=lambda row: row[0] != "repair")
         return [
-            (_NAMES.get(name, name), *(f"{100 * value:.1f}" for value in (row.balanced, row.old, row.new)))  # type: ignore[misc]
-            for name, row in numbers
+            (_NAMES.get(name, name), f"{100 * row.balanced:.1f}", f"{100 * row.old:.1f}", f"{100 * row.new:.1f}")
+            for name, row in rows
         ]
 
     def __str__(self) -> str:
@@ -131,12 +101,10 @@ class RepairReport:
 
     def _repr_html_(self) -> str:
         """Show the report in a notebook."""
-        cells = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in self.table()
-        )
         head = "<tr><th>estimated accuracy, %</th><th>all</th><th>old</th><th>new</th></tr>"
+        rows = ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in self.table()]
+        table = f"<table>{head}{''.join(f'<tr>{row}</tr>' for row in rows)}</table>" if rows else ""
         notes = "".join(f"<li>{html.escape(line)}</li>" for line in self.warnings)
-        table = f"<table>{head}{cells}</table>" if self.rows else ""
         return (
             f"<p><b>{html.escape(self.verdict)}</b></p>{table}<p><small>{html.escape(_SOURCES[self.source])}; drift of "
             f"new latents: {self.drift:.2f} of their spread</small></p><ul>{notes}</ul>"
@@ -144,13 +112,6 @@ class RepairReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain values."""
-        rows = {name: {"old": row.old, "new": row.new, "balanced": row.balanced} for name, row in self.rows.items()}
-        return {
-            "verdict": self.verdict,
-            "estimates": rows,
-            "source": self.source,
-            "drift": self.drift,
-            "mode": self.mode,
-            "warnings": list(self.warnings),
-            "seconds": self.seconds,
-        }
+        found = asdict(self) | {"verdict": self.verdict, "warnings": list(self.warnings)}
+        found["estimates"] = found.pop("rows")
+        return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-import io
+import itertools
 
 import pytest
 import torch
@@ -11,7 +11,8 @@ from tests.aligning import expected_output
 from torch import nn
 
 import elign
-from elign import AttachError, Attachment, ByMask, ByPrediction, ByProbe, Latents, NotFittedError
+from elign import AttachError, Attachment, ByMask, ByPrediction, ByProbe, NotFittedError
+from elign.attachments import attachments_of
 
 
 @pytest.mark.parametrize("by_name", [True, False])
@@ -23,11 +24,6 @@ def test_the_head_reads_aligned_latents_until_detached(net, shift, x, by_name):
     assert not torch.allclose(net(x), plain)
     attachment.detach()
     assert torch.equal(net(x), plain)
-
-
-def test_energy_aligners_work_the_same(net, short_energy, x):
-    with elign.attach(net, "fc", short_energy):
-        assert torch.equal(net(x), expected_output(net, short_energy, x))
 
 
 def test_training_mode_is_untouched(net, shift, x):
@@ -133,20 +129,15 @@ class Caller(nn.Module):
         (0, lambda head, z: head(z, torch.ones_like(z))),
         (-2, lambda head, z: head(z, torch.ones_like(z))),
         ("input1", lambda head, z: head(input1=z, input2=torch.ones_like(z))),
+        (1, lambda head, z: head(torch.ones_like(z), z)),
     ],
 )
 def test_the_latent_may_be_any_argument(shift, argument, call):
     model, z = Caller(call).eval(), torch.randn(3, 6)
-    expected = model.head(shift.align(z), torch.ones_like(z))
+    latents = [shift.align(z), torch.ones_like(z)]
+    expected = model.head(*(latents[::-1] if argument == 1 else latents))
     with elign.attach(model, "head", shift, argument=argument):
         assert torch.equal(model(z), expected)
-
-
-@pytest.mark.parametrize("argument", [1, -1])
-def test_other_arguments_stay_as_they_are(shift, argument):
-    model, z = Caller(lambda head, z: head(torch.ones_like(z), z)).eval(), torch.randn(3, 6)
-    with elign.attach(model, "head", shift, argument=argument):
-        assert torch.equal(model(z), model.head.forward(torch.ones_like(z), shift.align(z)))
 
 
 def test_a_latent_that_is_not_where_it_should_be_is_an_error_at_the_call(shift):
@@ -181,26 +172,23 @@ def test_detaching_twice_does_nothing_more(net, shift, x):
     second.detach()
 
 
-def test_two_aligners_on_one_head_are_refused_unless_one_replaces_the_other(net, shift, short_energy, x):
-    elign.attach(net, "fc", shift)
-    with pytest.raises(AttachError, match="replace=True"):
-        elign.attach(net, "fc", short_energy)
-    assert torch.equal(net(x), expected_output(net, shift, x))
-    elign.attach(net, "fc", short_energy, replace=True)
-    assert torch.equal(net(x), expected_output(net, short_energy, x))
-    assert elign.detach(net) == 1
-
-
-@pytest.mark.parametrize("first", ["aligner", "classifier"])
-def test_an_aligner_and_a_classifier_that_aligns_by_itself_are_not_for_one_head(net, shift, first):
+@pytest.mark.parametrize(
+    ("first", "second"), itertools.product(("aligner", "split", "classifier", "aligned"), repeat=2)
+)
+def test_what_conflicts_on_one_head_is_refused_unless_it_replaces_the_other(net, shift, first, second):
     aligned = elign.Voting([elign.Aligned(shift, elign.HeadLogits())], task_boundaries=2)
     aligned.fit(z=torch.randn(8, 6), labels=torch.arange(8) % 4, logits=torch.randn(8, 4))
-    one, two = (shift, aligned) if first == "aligner" else (aligned, shift)
-    elign.attach(net, "fc", one)
-    with pytest.raises(AttachError, match="replace=True"):
-        elign.attach(net, "fc", two)
-    elign.attach(net, "fc", two, replace=True)
-    assert elign.detach(net) == 1
+    what = {"classifier": elign.HeadLogits(), "aligned": aligned}
+    outputs = {"split": elign.SplitOutputs(range(2))}
+    there = elign.attach(net, "fc", what.get(first, shift), outputs=outputs.get(first))
+    options = {"what": what.get(second, shift), "outputs": outputs.get(second)}
+    together = {first, second} == {"aligner", "classifier"}
+    if not together:
+        with pytest.raises(AttachError, match=rf"{type(there.what).__name__}.*replace=True"):
+            elign.attach(net, "fc", **options)
+        assert attachments_of(net) == [there]
+    made = elign.attach(net, "fc", **options, replace=True)
+    assert set(attachments_of(net)) == ({there, made} if together else {made})
 
 
 def test_a_replacement_leaves_what_goes_with_it(net, shift, short_energy, x):
@@ -220,13 +208,6 @@ def test_what_cannot_be_attached_is_named(net, shift):
     assert elign.detach(net) == 0
 
 
-def test_a_refused_replacement_leaves_the_old_one(net, shift):
-    elign.attach(net, "fc", shift)
-    with pytest.raises(NotFittedError):
-        elign.attach(net, "fc", elign.MeanShift(), replace=True)
-    assert elign.detach(net) == 1
-
-
 def test_detach_finds_all_and_leaves_hooks_of_others(net, shift):
     net.other = nn.Linear(6, 2)
     calls = []
@@ -240,19 +221,12 @@ def test_detach_finds_all_and_leaves_hooks_of_others(net, shift):
 
 
 def test_what_is_not_fitted_is_refused(net, shift):
+    there = elign.attach(net, "fc", shift)
     with pytest.raises(NotFittedError, match="EnergyAligner"):
-        elign.attach(net, "fc", elign.EnergyAligner())
-    for gate in (ByProbe(), elign.ByEnergy()):
-        with pytest.raises(NotFittedError, match=type(gate).__name__):
-            elign.attach(net, "fc", shift, gate=gate)
-    assert not net.fc._forward_pre_hooks
-
-
-def test_heads_that_are_not_there_are_refused(net, shift):
-    with pytest.raises(AttachError, match="'fc'"):
-        elign.attach(net, "fcc", shift)
-    with pytest.raises(AttachError, match="not a part"):
-        elign.attach(net, nn.Linear(6, 4), shift)
+        elign.attach(net, "fc", elign.EnergyAligner(), replace=True)
+    with pytest.raises(NotFittedError, match="ByProbe"):
+        elign.attach(net, "fc", shift, gate=ByProbe(), replace=True)
+    assert attachments_of(net) == [there]
 
 
 def test_aligner_and_gate_may_be_exchanged(net, shift, x):
@@ -269,11 +243,6 @@ def test_an_aligner_of_another_dimension_than_a_linear_head_is_refused(net):
     z = torch.randn(5, net.fc.in_features + 1)
     with pytest.raises(elign.AttachError, match="dimension 6, the aligner's is 7"):
         elign.attach(net, "fc", elign.MeanShift().fit_latents(z, z))
-
-
-def test_an_aligner_that_was_fitted_forward_is_not_attached(net, pairs):
-    with pytest.raises(AttachError, match="fitted forward"):
-        elign.attach(net, "fc", elign.MeanShift().fit_latents(*pairs, direction="forward"))
 
 
 # --- Gates in attachments: what a gate is asked, what it gets to see, and that the head reads what it decides.
@@ -349,11 +318,6 @@ def test_a_gate_sees_latents_head_and_aligner_and_nothing_else(net, shift, x):
     assert not kwargs
 
 
-def test_latents_read_off_an_attached_model_are_the_unaligned_ones_even_with_a_prediction_gate(net, shift, x):
-    with elign.attach(net, "fc", shift, gate=ByPrediction(2)):
-        assert torch.equal(Latents(net, "fc")(x), net.body(x))
-
-
 # --- Models with an attached aligner, copied, pickled, replicated or wrapped: they align too.
 
 
@@ -373,30 +337,6 @@ def test_a_deep_copy_aligns_too_and_is_independent(net, shift, x):
     assert torch.equal(other(x), aligned)
 
 
-def test_a_pickled_model_aligns_and_can_be_detached(net, short_energy, x):
-    elign.attach(net, "fc", short_energy, gate=ByPrediction(2))
-    file = io.BytesIO()
-    torch.save(net, file)
-    file.seek(0)
-    loaded = torch.load(file, weights_only=False)
-    assert torch.equal(loaded(x), net(x))
-    assert elign.detach(loaded) == 1
-    assert elign.detach(net) == 1
-    assert torch.equal(loaded(x), net(x))
-
-
-def test_replicas_align_with_their_own_weights(net, shift, x):
-    elign.attach(net, "fc", shift, gate=ByPrediction(2))
-    expected = net(x)
-    replica = net._replicate_for_data_parallel()
-    replica.body = net.body
-    replica.fc = net.fc._replicate_for_data_parallel()
-    replica.fc.weight, replica.fc.bias = net.fc.weight * 1, net.fc.bias * 1
-    assert torch.equal(replica(x), expected)
-    replica.fc.bias = net.fc.bias + 1
-    assert torch.equal(net(x), expected)
-
-
 @pytest.mark.parametrize("kind", ["aligner", "gate", "outputs", "classifier"])
 def test_a_replica_with_other_weights_says_what_a_model_with_these_weights_says(net, shift, x, kind):
     what = elign.HeadLogits() if kind == "classifier" else shift
@@ -412,12 +352,8 @@ def test_a_replica_with_other_weights_says_what_a_model_with_these_weights_says(
     assert not torch.allclose(replica(x), net(x))
 
 
-def test_data_parallel_aligns(net, shift, x):
-    elign.attach(net, "fc", shift)
-    assert torch.equal(nn.DataParallel(net)(x), net(x))
-
-
 def test_attaching_through_a_wrapper(net, shift, x):
     wrapped = nn.DataParallel(net)
     with elign.attach(wrapped, "module.fc", shift):
         assert torch.equal(wrapped(x), expected_output(net, shift, x))
+        assert torch.equal(net(x), wrapped(x))

@@ -61,8 +61,14 @@ def voting(net):
     return voting.fit(z=z, labels=labels, head=net.fc)
 
 
-@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-@pytest.mark.parametrize("order", ["attached first", "compiled first", "attached to what was compiled"])
+@pytest.mark.parametrize(
+    ("order", "mode"),
+    [
+        ("attached first", torch.inference_mode),
+        ("compiled first", torch.no_grad),
+        ("attached to what was compiled", torch.no_grad),
+    ],
+)
 def test_a_compiled_model_is_as_the_model(net, x, voting, order, mode):
     with mode():
         base = net(x)

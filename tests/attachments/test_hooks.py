@@ -13,7 +13,6 @@ from torch import nn
 
 import elign
 from elign import AttachError, LatentError, NearestMean, SplitOutputs
-from elign.attachments.attachment import attachments_of
 
 
 def heads():
@@ -130,12 +129,6 @@ def test_a_head_that_gets_all_tokens_is_named_with_what_to_do(means, shift, x):
         assert model(x).shape == (9, 4)
 
 
-def test_an_aligner_that_was_fitted_forward_is_refused_inside_of_a_classifier_too(net, means, pairs):
-    forward = elign.MeanShift().fit_latents(*pairs, direction="forward")
-    with pytest.raises(AttachError, match="fitted forward"):
-        elign.attach(net, "fc", elign.Aligned(forward, means))
-
-
 # --- An aligner attached for some outputs of a head: the head is read twice, in evaluation mode only.
 
 
@@ -162,50 +155,7 @@ def test_old_outputs_come_from_aligned_latents(net, shift, x):
     torch.testing.assert_close(net(x), plain)
 
 
-def test_the_latent_may_be_any_argument(shift):
-    class Head(nn.Linear):
-        def forward(self, scale, *, latents):
-            return scale * super().forward(latents)
-
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.fc = Head(6, 4)
-
-        def forward(self, z):
-            return self.fc(2.0, latents=z)
-
-    model, z = Model().eval(), torch.randn(3, 6)
-    wanted = OLD.merge(model.fc.forward(2.0, latents=z), model.fc.forward(2.0, latents=shift.align(z)))
-    elign.attach(model, "fc", shift, outputs=OLD, argument="latents")
-    torch.testing.assert_close(model(z), wanted)
-
-
-def test_there_is_one_aligner_on_a_head(net, shift):
-    elign.attach(net, "fc", shift, outputs=OLD)
-    with pytest.raises(AttachError, match="already carries"):
-        elign.attach(net, "fc", shift)
-    with pytest.raises(AttachError, match="already carries"):
-        elign.attach(net, "fc", shift, outputs=OLD)
-    elign.attach(net, "fc", shift, replace=True)
-    elign.attach(net, "fc", shift, outputs=OLD, replace=True)
-    assert elign.detach(net) == 1
-
-
-def test_a_classifier_and_outputs_are_not_for_one_head(net, shift):
-    elign.attach(net, "fc", shift, outputs=OLD)
-    with pytest.raises(AttachError, match=r"already carries .*MeanShift"):
-        elign.attach(net, "fc", elign.HeadLogits())
-    assert [there.role for there in attachments_of(net.fc)] == ["split"]
-    elign.attach(net, "fc", elign.HeadLogits(), replace=True)
-    assert [there.role for there in attachments_of(net.fc)] == ["classify"]
-    with pytest.raises(AttachError, match=r"already carries .*HeadLogits"):
-        elign.attach(net, "fc", shift, outputs=OLD)
-    elign.attach(net, "fc", shift, outputs=OLD, replace=True)
-    assert elign.detach(net) == 1
-
-
-def test_a_gate_or_outputs_but_not_both(net, shift, pairs):
+def test_a_gate_or_outputs_but_not_both(net, shift, means, pairs):
     with pytest.raises(AttachError, match="not both"):
         elign.attach(net, "fc", shift, gate=elign.Always(), outputs=OLD)
     with pytest.raises(AttachError, match="SplitOutputs, such as"):
@@ -213,5 +163,6 @@ def test_a_gate_or_outputs_but_not_both(net, shift, pairs):
     with pytest.raises(AttachError, match="no use for either"):
         elign.attach(net, "fc", elign.HeadLogits(), outputs=OLD)
     forward = elign.MeanShift().fit_latents(*pairs, direction="forward")
-    with pytest.raises(AttachError, match="fitted forward"):
-        elign.attach(net, "fc", forward, outputs=OLD)
+    for what in (forward, elign.Aligned(forward, means)):
+        with pytest.raises(AttachError, match="fitted forward"):
+            elign.attach(net, "fc", what)

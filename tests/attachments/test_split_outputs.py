@@ -62,15 +62,6 @@ def test_boxes_go_with_their_class_and_a_box_for_all_stays(form):
     assert torch.equal(shared, one)
 
 
-def test_what_a_head_returns_keeps_its_form():
-    here, there, old = logits(0), logits(1), SplitOutputs(range(3))
-    expected = old.merge(here, there)
-    found = old.merge(Detected(here, "a", 1), Detected(there, "b", 2))
-    assert torch.equal(found.logits, expected)
-    assert found[1:] == ("a", 1)
-    assert torch.equal(old.merge({"logits": here}, {"logits": there})["logits"], expected)
-
-
 @pytest.mark.parametrize("columns", [[], [-1], [1, 1], [True], [0.5], 3, torch.tensor([True, False])])
 def test_columns_are_places(columns):
     with pytest.raises(OptionError, match="columns must be"):

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import warnings
 
-import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-import elign
 from elign import (
     Aligned,
-    ClassStatistics,
-    FileFormatError,
     HeadLogits,
     LatentClassifier,
     LatentError,
@@ -37,6 +32,12 @@ def world():
     z = 2 * torch.eye(CLASSES, 8)[labels] + torch.randn(120, 8, generator=generator)
     logits = z[:, :CLASSES] + 1.5 * (torch.arange(CLASSES) >= KNOWN)
     return z, labels, logits
+
+
+def fitted(world, parts, logits=None, **options):
+    z, labels, own = world
+    options = {"task_boundaries": KNOWN, **options}
+    return Voting(parts, **options).fit(z=z, labels=labels, logits=own if logits is None else logits)
 
 
 class Noise(LatentClassifier):
@@ -64,7 +65,7 @@ def standard(scores):
 def test_scores_are_the_weighted_sum_of_standard_scores_less_the_offset(world):
     z, labels, logits = world
     means = NearestMean(normalize=False).fit(z=z, labels=labels)
-    voting = Voting([HeadLogits(), means], task_boundaries=KNOWN).fit(z=z, labels=labels, logits=logits)
+    voting = fitted(world, [HeadLogits(), means])
     (a, b), offset = voting.weights.tolist(), float(voting.offsets)
     expected = a * standard(logits) + b * standard(means(z)) - offset * (torch.arange(CLASSES) >= KNOWN)
     torch.testing.assert_close(voting(z, logits=logits), expected, atol=1e-5, rtol=1e-5)
@@ -74,9 +75,7 @@ def test_scores_are_the_weighted_sum_of_standard_scores_less_the_offset(world):
 def test_no_other_voting_is_better_on_the_data_it_is_chosen_on(world):
     z, labels, logits = world
     means = NearestMean().fit(z=z, labels=labels)
-    voting = Voting([HeadLogits(), means, Noise()], task_boundaries=KNOWN, steps=4, standard_errors=0).fit(
-        z=z, labels=labels, logits=logits
-    )
+    voting = fitted(world, [HeadLogits(), means, Noise()], steps=4, standard_errors=0)
     assert float(voting.weights.sum()) == pytest.approx(1)
     parts = [standard(s.double()) for s in (logits, means.leave_one_out_scores(z, labels), Noise()(z))]
 
@@ -91,28 +90,11 @@ def test_no_other_voting_is_better_on_the_data_it_is_chosen_on(world):
 
 
 def test_caution_prefers_equal_weights(world):
-    z, labels, logits = world
-    parts = [HeadLogits(), NearestMean(normalize=False).fit(z=z, labels=labels), Noise()]
-    cautious = Voting(parts, task_boundaries=KNOWN, standard_errors=math.inf).fit(z=z, labels=labels, logits=logits)
-    assert cautious.weights.tolist() == pytest.approx([1 / 3] * 3)
-    easy = Voting([HeadLogits(), HeadLogits()], task_boundaries=1, standard_errors=math.inf).fit(
-        z=torch.eye(2), labels=torch.arange(2), logits=torch.eye(2)
-    )
-    assert easy.weights.tolist() == [0.5, 0.5]
-    # Noise as a third of the sum is worse than the error of this estimate allows.
-    assert (
-        Voting(parts, task_boundaries=KNOWN, standard_errors=1).fit(z=z, labels=labels, logits=logits).weights[2]
-        < 1 / 3
-    )
-
-
-def test_a_head_that_says_nothing_gets_no_weight(world):
     z, labels, _ = world
-    voting = Voting(
-        [HeadLogits(), NearestMean(normalize=False).fit(z=z, labels=labels)], task_boundaries=KNOWN, standard_errors=0
-    )
-    voting.fit(z=z, labels=labels, logits=Noise()(z))
-    assert voting.weights[0] <= 0.25
+    parts = [HeadLogits(), NearestMean(normalize=False).fit(z=z, labels=labels), Noise()]
+    assert fitted(world, parts, standard_errors=math.inf).weights.tolist() == pytest.approx([1 / 3] * 3)
+    # Noise as a third of the sum is worse than the error of this estimate allows.
+    assert fitted(world, parts, standard_errors=1).weights[2] < 1 / 3
 
 
 def test_the_only_exemplar_of_a_class_has_nothing_to_be_compared_with():
@@ -123,45 +105,6 @@ def test_the_only_exemplar_of_a_class_has_nothing_to_be_compared_with():
         z=z, labels=labels, logits=z
     )
     assert voting.weights.tolist() == [1, 0]
-
-
-@pytest.fixture
-def voting(world):
-    z, labels, logits = world
-    aligner = elign.EnergyAligner(iterations=5, steps=3, hidden=(4,)).fit_latents(z + 1, z)
-    aligned = NearestMean().fit(z=aligner.align(z), labels=labels)
-    parts = [HeadLogits(), NearestMean().fit(z=z, labels=labels), Aligned(aligner, aligned)]
-    return Voting(parts, task_boundaries=KNOWN, standard_errors=math.inf).fit(z=z, labels=labels, logits=logits)
-
-
-def test_one_file_holds_all_of_it(voting, world, tmp_path):
-    z, _, logits = world
-    path = voting.save(tmp_path / "voting.safetensors")
-    for loaded in (Voting.load(path), LatentClassifier.load(path), copy.deepcopy(voting)):
-        assert torch.equal(loaded(z, logits=logits), voting(z, logits=logits))
-        assert loaded.config() == voting.config()
-    with pytest.raises(FileFormatError, match="holds a Voting"):
-        NearestMean.load(path)
-
-
-def test_it_takes_the_place_of_a_head(voting):
-    model = nn.Sequential(nn.Linear(5, 8), nn.Linear(8, CLASSES)).eval()
-    x = torch.randn(7, 5, generator=torch.Generator().manual_seed(3))
-    z = model[0](x)
-    with elign.attach(model, "1", voting):
-        torch.testing.assert_close(model(x), voting(z, logits=model[1].forward(z)))
-
-
-def test_a_choice_without_any_exemplar(world):
-    z, labels, logits = world
-    new = labels >= KNOWN
-    statistics = ClassStatistics().update(z, labels)
-    means = NearestMean(normalize=False).fit(statistics)
-    made, classes = statistics.sample(20, torch.Generator().manual_seed(0), classes=range(KNOWN))
-    everything, all_labels = torch.cat([made, z[new]]), torch.cat([classes, labels[new]])
-    biased = torch.cat([made, z[new]])[:, :CLASSES] + 1.5 * (torch.arange(CLASSES) >= KNOWN)
-    voting = Voting([HeadLogits(), means], task_boundaries=KNOWN).fit(z=everything, labels=all_labels, logits=biased)
-    assert accuracy(voting(z, logits=logits), labels) > accuracy(logits, labels)
 
 
 def test_what_cannot_be_is_said(world):
@@ -208,45 +151,48 @@ def test_the_only_exemplar_of_a_side_does_not_choose_the_offset(boundaries):
 def test_a_part_may_be_used_twice(world, tmp_path):
     z, labels, logits = world
     means, shift = NearestMean().fit(z=z, labels=labels), MeanShift().fit_latents(z + 1, z)
-    voting = Voting(
-        [HeadLogits(), means, Aligned(shift, means), Aligned(shift, HeadLogits())],
-        task_boundaries=KNOWN,
-        standard_errors=math.inf,
-    )
-    voting.fit(z=z, labels=labels, logits=logits)
+    parts = [HeadLogits(), means, Aligned(shift, means), Aligned(shift, HeadLogits())]
+    voting = fitted(world, parts, standard_errors=math.inf)
     loaded = Voting.load(voting.save(tmp_path / "voting"))
     assert torch.equal(loaded(z, logits=logits), voting(z, logits=logits))
 
 
-def test_a_choice_is_made_under_inference_mode_and_with_logits_that_have_gradients(world):
+def test_modes_of_the_caller_and_gradients_of_logits_do_not_change_a_choice(world):
     z, labels, logits = world
     parts = [HeadLogits(), NearestMean().fit(z=z, labels=labels)]
-    expected = Voting(parts, task_boundaries=KNOWN).fit(z=z, labels=labels, logits=logits)
-    with torch.inference_mode():
-        made = Voting(parts, task_boundaries=KNOWN).fit(z=z, labels=labels, logits=logits)
-    made.load_state_dict(expected.state_dict())
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        other = Voting(parts, task_boundaries=KNOWN).fit(z=z, labels=labels, logits=logits.clone().requires_grad_())
-    assert torch.equal(other.weights, expected.weights)
+    expected = fitted(world, parts, task_boundaries=[2, KNOWN])
+    for mode in (torch.inference_mode(), torch.device("meta"), warnings.catch_warnings(action="error")):
+        with mode:
+            found = fitted(world, parts, logits.clone().requires_grad_(), task_boundaries=[2, KNOWN])
+        assert torch.equal(found.weights, expected.weights)
+        assert torch.equal(found.offsets, expected.offsets)
+        found.load_state_dict(expected.state_dict())
 
 
-def test_parts_must_score_the_same_classes(world):
+def test_scores_of_other_rows_or_classes_and_what_is_no_number_are_refused(world):
     z, labels, logits = world
-    old = labels < KNOWN
-    wide = torch.cat([logits, logits[:, :2]], dim=1)
-    with pytest.raises(LatentError, match=r"\[6, 8\] classes"):
-        Voting([HeadLogits(), NearestMean().fit(z=z, labels=labels)], task_boundaries=KNOWN).fit(
-            z=z, labels=labels, logits=wide
-        )
-    with pytest.raises(LatentError, match="label 5"):
-        Voting([HeadLogits()], task_boundaries=KNOWN).fit(z=z, labels=labels, logits=logits[:, :5])
+    old, parts = labels < KNOWN, [HeadLogits(), NearestMean().fit(z=z, labels=labels)]
+    spoilt = [logits.clone(), logits.clone()]
+    spoilt[0][3, 2], spoilt[1][3, 2] = torch.nan, torch.inf
+    wide, narrow = torch.cat([logits, logits[:, :2]], dim=1), logits[:, :5]
+    for estimators, given, word in (
+        (parts, wide, "same latents and classes"),
+        (parts, logits[1:], "same latents and classes"),
+        (parts[:1], logits[1:], "same latents and classes"),
+        (parts[:1], narrow, "label 5"),
+        (parts, spoilt[0], "NaN"),
+        (parts, spoilt[1], "NaN"),
+    ):
+        with pytest.raises(LatentError, match=word):
+            fitted(world, estimators, given)
     with pytest.raises(LatentError, match="label 5"):
         NearestMean().fit(z=z[old], labels=labels[old]).leave_one_out_scores(z, labels)
 
 
-def test_what_is_no_number_is_not_silently_a_class(voting, world):
-    z, _, logits = world
+def test_what_is_no_number_is_not_silently_a_class(world):
+    z, labels, logits = world
+    parts = [HeadLogits(), NearestMean().fit(z=z, labels=labels)]
+    voting = fitted(world, parts, standard_errors=math.inf)
     broken = logits.clone()
     broken[0, 1], broken[1, 2] = math.nan, math.inf
     scores = voting(z, logits=broken)
@@ -255,33 +201,13 @@ def test_what_is_no_number_is_not_silently_a_class(voting, world):
     assert scores[1:].isfinite().all()
 
 
-def test_a_voting_of_something_unfitted_is_not_fitted(voting, tmp_path):
+def test_a_voting_of_something_unfitted_is_not_fitted(world, tmp_path):
+    z, labels, _ = world
+    voting = fitted(world, [HeadLogits(), NearestMean().fit(z=z, labels=labels)])
     voting.estimators[1] = NearestMean()
     assert not voting.fitted
     with pytest.raises(NotFittedError):
         voting.save(tmp_path / "voting")
-
-
-def test_the_default_device_does_not_matter(world):
-    z, labels, logits = world
-    parts = [HeadLogits(), NearestMean(normalize=False).fit(z=z, labels=labels)]
-    expected = Voting(parts, task_boundaries=[2, KNOWN]).fit(z=z, labels=labels, logits=logits)
-    with torch.device("meta"):
-        found = Voting(parts, task_boundaries=[2, KNOWN]).fit(z=z, labels=labels, logits=logits)
-    assert torch.equal(found.weights, expected.weights)
-    assert torch.equal(found.offsets, expected.offsets)
-
-
-@pytest.mark.parametrize(
-    "boundaries", [np.int64(4), torch.tensor(4), (np.int32(2), 4), np.array([2, 4]), torch.tensor([4])]
-)
-def test_numbers_of_numpy_and_torch_count_classes(boundaries, tmp_path, world):
-    z, labels, logits = world
-    voting = Voting([HeadLogits()], task_boundaries=boundaries, steps=np.int64(2)).fit(
-        z=z, labels=labels, logits=logits
-    )
-    assert voting.task_boundaries[-1] == KNOWN
-    assert LatentClassifier.load(voting.save(tmp_path / "voting")).config() == voting.config()
 
 
 def test_labels_of_a_small_type_are_compared_as_numbers(world):
@@ -317,9 +243,7 @@ def test_outputs_that_no_class_has_yet_change_nothing(world, filler):
 
     def scores(logits):
         means = NearestMean().fit(z=z, labels=labels, classes=logits.shape[1])
-        return Voting([HeadLogits(), means], task_boundaries=KNOWN).fit(z=z, labels=labels, logits=logits)(
-            z, logits=logits
-        )
+        return fitted(world, [HeadLogits(), means], logits)(z, logits=logits)
 
     torch.testing.assert_close(scores(wide)[:, :CLASSES], scores(logits))
     assert (scores(wide)[:, CLASSES:] < -1e5).all()
@@ -329,7 +253,7 @@ def test_gradients_are_numbers_beside_classes_without_a_mean_and_for_latents_tha
     z, labels, logits = world
     wide = torch.cat([logits, torch.zeros(len(z), SPARE)], dim=1)
     means = NearestMean(normalize=False).fit(z=z, labels=labels, classes=CLASSES + SPARE)
-    voting = Voting([HeadLogits(), means], task_boundaries=KNOWN).fit(z=z, labels=labels, logits=wide)
+    voting = fitted(world, [HeadLogits(), means], wide)
     asked, said = torch.cat([z[:3], torch.zeros(1, 8)]).requires_grad_(), wide[:4].clone()
     said[3] = 1.0
     said.requires_grad_()
@@ -340,14 +264,12 @@ def test_gradients_are_numbers_beside_classes_without_a_mean_and_for_latents_tha
 
 
 def test_a_part_without_a_vote_has_no_say_in_which_classes_there_are(world):
-    z, labels, logits = world
+    _, labels, logits = world
     # A part that scores two classes alone, and these wrongly, gets no weight.
     few = torch.full_like(logits, -torch.inf)
     few[:, :2] = torch.stack([(labels == 1).float(), (labels == 0).float()], dim=1)
-    voting = Voting([HeadLogits(), Given(few)], task_boundaries=KNOWN, standard_errors=0).fit(
-        z=z, labels=labels, logits=logits
-    )
-    alone = Voting([HeadLogits()], task_boundaries=KNOWN).fit(z=z, labels=labels, logits=logits)
+    voting = fitted(world, [HeadLogits(), Given(few)], standard_errors=0)
+    alone = fitted(world, [HeadLogits()])
     assert voting.weights.tolist() == [1, 0]
     assert torch.equal(voting.offsets, alone.offsets)
 
@@ -368,30 +290,3 @@ def test_caution_knows_that_few_latents_of_a_class_tell_little():
     ]
     assert votings[0].weights[0] > votings[0].weights[1]
     assert votings[1].weights.tolist() == [0.5, 0.5]
-
-
-def test_logits_of_other_rows_or_without_numbers_are_named(world):
-    z, labels, logits = world
-    means = NearestMean().fit(z=z, labels=labels)
-    for parts in ([HeadLogits()], [HeadLogits(), means]):
-        with pytest.raises(LatentError, match=r"for 120 latents|of the same latents"):
-            Voting(parts, task_boundaries=KNOWN).fit(z=z, labels=labels, logits=logits[1:])
-    for wrong in (torch.nan, torch.inf):
-        spoilt = logits.clone()
-        spoilt[3, 2] = wrong
-        with pytest.raises(LatentError, match="logits hold"):
-            Voting([HeadLogits(), means], task_boundaries=KNOWN).fit(z=z, labels=labels, logits=spoilt)
-
-
-def test_latents_must_be_latents_also_where_the_head_alone_votes(world):
-    z, labels, logits = world
-    voting = Voting([HeadLogits()], task_boundaries=KNOWN).fit(z=z, labels=labels, logits=logits)
-    with pytest.raises(LatentError, match="floating"):
-        voting(z.long(), logits=logits)
-
-
-def test_numbers_of_classes_are_whole(world):
-    z, labels, _ = world
-    for wrong in (7.5, "7"):
-        with pytest.raises(OptionError, match="classes"):
-            NearestMean(normalize=False).fit(z=z, labels=labels, classes=wrong)

@@ -56,22 +56,13 @@ def test_a_generator_decides_the_weights_and_leaves_the_global_random_state_alon
 
 
 @pytest.mark.parametrize(
-    "options",
-    [
-        {"dim": 0},
-        {"dim": -1},
-        {"dim": 2.0},
-        {"dim": 3, "hidden": (0,)},
-        {"dim": 3, "hidden": (4, -1)},
-        {"dim": 3, "hidden": (4.5,)},
-        {"dim": 3, "slope": -0.1},
-        {"dim": 3, "slope": math.nan},
-        {"dim": 3, "slope": math.inf},
-    ],
+    ("option", "values"),
+    [("dim", [0, -1, 2.0]), ("hidden", [(0,), (4, -1), (4.5,)]), ("slope", [-0.1, math.nan, math.inf])],
 )
-def test_refuses_options_out_of_range(options):
-    with pytest.raises(OptionError):
-        EnergyModel(**options)
+def test_refuses_options_out_of_range(option, values):
+    for value in values:
+        with pytest.raises(OptionError, match=option):
+            EnergyModel(**{"dim": 3, option: value})
 
 
 def test_repr_names_its_options():

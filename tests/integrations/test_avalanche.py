@@ -144,16 +144,12 @@ def test_icarl_compares_moved_latents_with_moved_means(make, benchmark, digits):
     torch.testing.assert_close(evaluated(made, benchmark)[2], plain)
 
 
-def test_old_classes_are_won_back(make, benchmark):
+def test_old_classes_are_won_back(make, benchmark, won_back):
     made = trained(make("Naive", epochs=8), benchmark)
-    accuracies = []
-    for enabled in (True, False):
-        made.plugin.task_repair.enabled = enabled
-        _, labels, outputs, _ = evaluated(made, benchmark)
-        right = (outputs.argmax(dim=1) == labels).float()
-        accuracies.append((right[labels < 5].mean().item(), right.mean().item()))
-    assert accuracies[0][0] > accuracies[1][0] + 0.2
-    assert accuracies[0][1] > accuracies[1][1]
+    _, labels, repaired, _ = evaluated(made, benchmark)
+    made.plugin.task_repair.enabled = False
+    # Over five seeds: 0.48 to 0.83.
+    won_back(repaired, evaluated(made, benchmark)[2], labels, least=0.45)
 
 
 @pytest.mark.parametrize(("every", "expected"), [(0, {False, True}), (1, {False})])
@@ -195,19 +191,10 @@ def test_a_run_goes_on_from_a_checkpoint(make, benchmark, name, tmp_path):
         made.strategy.optimized_param_id = None
         torch.manual_seed(1)
         made.strategy.train(benchmark.train_stream[1])
-        assert made.plugin.task_repair.ready
+        assert made.plugin.task_repair.fitted is not None
         results.append(evaluated(made, benchmark)[2])
     torch.testing.assert_close(*results)
     save_checkpoint(made.strategy, tmp_path / "second.pt", exclude=["optimizer"])
     made = make(name)
     assert loaded(made, tmp_path / "second.pt") == 2
     torch.testing.assert_close(evaluated(made, benchmark)[2], results[1])
-
-
-def test_classes_from_before_avalanche_can_be_named(make, benchmark):
-    made = make("Naive", epochs=1)
-    made.plugin.task_repair.learned_classes = [0, 1]
-    with pytest.warns(UserWarning, match="neither statistics nor exemplars"):
-        made.strategy.train(benchmark.train_stream[1])
-    assert made.plugin.task_repair.ready
-    assert made.plugin.task_repair.learned_classes == [0, 1, 5, 6, 7, 8, 9]

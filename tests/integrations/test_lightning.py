@@ -2,46 +2,11 @@
 
 from __future__ import annotations
 
-import copy
-
 import pytest
 import torch
-from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 import elign
-
-
-@pytest.fixture
-def module(lightning, new_net):
-    """Makes a classifier of digits."""
-
-    class Classifier(lightning.LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            net = new_net()
-            self.body, self.classifier = net.body, net.classifier
-            self.attached = []
-
-        def forward(self, x):
-            return self.classifier(self.body(x))
-
-        def training_step(self, batch, batch_idx):
-            return F.cross_entropy(self(batch[0]), batch[1])
-
-        def validation_step(self, batch, batch_idx) -> None:
-            self.attached.append(elign.detach(copy.deepcopy(self.classifier)) > 0)
-            self(batch[0])
-
-        test_step = validation_step
-
-        def predict_step(self, batch, batch_idx):
-            return self(batch[0])
-
-        def configure_optimizers(self):
-            return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
-
-    return Classifier
 
 
 @pytest.fixture
@@ -78,7 +43,7 @@ def loader(digits):
 def two_tasks(model, callback, trainer, loader, **options):
     """Fits digits 0 to 4, then 5 to 9; the trainer of the second fit."""
     trainer(callback, **options).fit(model, loader(range(5)))
-    assert not callback.task_repair.ready
+    assert callback.task_repair.fitted is None
     second = trainer(callback, **options)
     second.fit(model, loader(range(5, 10)))
     return second
@@ -112,16 +77,18 @@ def test_predictions_are_repaired_as_by_hand_and_the_base_comes_back(
     assert elign.detach(model) == 0
 
 
-def test_old_classes_are_won_back(module, callback, trainer, loader, digits):
+def test_old_classes_are_won_back(module, callback, trainer, loader, digits, won_back):
     model, added = module(), callback()
     last = two_tasks(model, added, trainer, loader, epochs=8)
-    _, y = digits.of(range(10), part="test")
-    accuracies = []
-    for added.task_repair.enabled in (True, False):
-        right = (predicted(last, model, loader).argmax(dim=1) == y).float()
-        accuracies.append((right[y < 5].mean().item(), right.mean().item()))
-    assert accuracies[0][0] > accuracies[1][0] + 0.2
-    assert accuracies[0][1] > accuracies[1][1]
+    y = digits.test[1]
+    repaired = predicted(last, model, loader)
+    added.task_repair.enabled = False
+    # Over five seeds: 0.30 to 0.57.
+    won_back(repaired, predicted(last, model, loader), y, least=0.28)
+
+
+def test_two_processes_have_one_repair(lightning, two_ranks, same_state):
+    same_state(*two_ranks("lightning"))
 
 
 def test_validation_within_a_fit_shows_the_model_without_the_repair(module, callback, trainer, loader):

@@ -49,7 +49,8 @@ def test_old_classes_are_won_back_and_the_base_comes_back(mammoth, learn, digits
     model.task_repair.enabled = False
     outputs = mammoth.evaluate(model, x)
     base = accuracies(outputs, y)
-    assert sum(repaired) > sum(base) + 0.1
+    assert sum(repaired) > sum(base) + 0.5
+    assert min(repaired) > 0.8  # over four seeds: 0.86 and more
     model.net.eval()
     assert torch.equal(outputs, model.net(x))
     assert not model.net.classifier._forward_hooks

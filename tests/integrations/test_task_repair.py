@@ -7,7 +7,6 @@ import functools
 import pickle
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -48,9 +47,13 @@ class Case:
         made = TaskRepair("classifier", *args, **options)
         made.begin(self.before)
         made.end(self.before, self.old)
-        assert not made.ready
+        assert made.fitted is None
+        return self.second(made)
+
+    def second(self, made, **options):
+        """Return a TaskRepair after the second task."""
         made.begin(self.before)
-        made.end(self.after, self.new)
+        made.end(self.after, self.new, **options)
         return made
 
 
@@ -126,9 +129,7 @@ def test_exemplars_are_used_and_those_of_new_classes_are_not(case):
         case.before, case.after, case.new, statistics=case.statistics, exemplars=exemplars
     )
     for given in (exemplars, [*exemplars, case.new[0]]):
-        made = TaskRepair("classifier", statistics=case.statistics)
-        made.begin(case.before)
-        made.end(case.after, case.new, exemplars=given)
+        made = case.second(TaskRepair("classifier", statistics=case.statistics), exemplars=given)
         torch.testing.assert_close(made.statistics.means, by_hand.statistics.means)
         assert not torch.allclose(made.statistics.means, case.learned().statistics.means)
 
@@ -143,47 +144,37 @@ def test_exemplars_alone_are_enough_for_a_classifier_and_nothing_is_not(case):
 
 
 def test_without_statistics_and_exemplars_a_repair_aligns_weights(case):
-    made = TaskRepair("classifier", old_classes=5)
-    made.begin(case.before)
-    made.end(case.after, case.new)
+    made = case.second(TaskRepair("classifier", old_classes=5))
     assert made.fitted.mode == "weights"
     made.begin(case.after)
     made.end(case.after, case.old)
     assert made.fitted.mode != "weights", "the next fit depends on the last one"
 
 
-def test_statistics_from_before_make_the_first_task_a_later_one(case):
-    made = TaskRepair("classifier", statistics=case.statistics)
-    made.begin(case.before)
-    made.end(case.after, case.new)
-    assert made.ready
-    assert made.learned_classes == list(range(10))
-
-
 @pytest.mark.parametrize(
-    ("order", "groups"), [([[0, 1], [2, 3], [4, 5]], [2, 2, 2]), ([[2, 3], [0, 1], [4, 5]], [4, 2])]
+    ("order", "boundaries"), [([[0, 1], [2, 3], [4, 5]], [2, 4]), ([[2, 3], [0, 1], [4, 5]], None)]
 )
-def test_each_task_has_an_offset_if_its_classes_are_in_order(case, digits, order, groups, monkeypatch):
+def test_each_task_has_an_offset_if_its_classes_are_in_order(case, digits, order, boundaries, monkeypatch):
     seen = []
-    fit = elign.Repair._fit
+    fit = elign.Repair.fit_latents
 
-    def note(self, given, say):
-        seen.append(given.groups)
-        return fit(self, given, say)
+    def note(self, *args, **options):
+        seen.append(options["task_boundaries"])
+        return fit(self, *args, **options)
 
-    monkeypatch.setattr(elign.Repair, "_fit", note)
+    monkeypatch.setattr(elign.Repair, "fit_latents", note)
     made = TaskRepair("classifier")
     for classes in order:
         made.begin(case.before)
         made.end(case.after, case.batches(digits.of(classes)))
-    assert [len(group) for group in seen[-1]] == groups
+    assert seen[-1] == boundaries
 
 
 def test_nothing_is_attached_while_a_task_is_learned(case):
     made = case.learned(elign.MeanShift())
     made.attach(case.after)
     made.begin(case.after)
-    assert not made.ready
+    assert made.fitted is None
     for _ in range(2):
         assert not case.after.classifier._forward_pre_hooks
         made.attach(case.after)
@@ -219,12 +210,14 @@ def test_gates_that_learn_are_fitted(case):
         case.learned(elign.Ridge(), gate=elign.ByProbe())
 
 
-@pytest.mark.parametrize("kind", [*KINDS, "energy gate", "fixed strength"])
+@pytest.mark.parametrize("kind", [*KINDS, "without memory", "energy gate", "fixed strength"])
 def test_what_was_learned_can_be_stored(case, kind, tmp_path):
     energy = lambda: elign.EnergyAligner(iterations=20)  # noqa: E731
     options = {"energy gate": {"gate": elign.ByEnergy()}, "fixed strength": {"gate": elign.FixedStrength()}}
-    what, options = KINDS.get(kind, energy), options.get(kind, {})
+    what, options = (KINDS | {"without memory": elign.Repair}).get(kind, energy), options.get(kind, {})
     first = case.learned(what(), **options)
+    if kind == "without memory":
+        first = case.second(TaskRepair("classifier", old_classes=5))
     torch.save(first.state_dict(), tmp_path / "state.pt")
     second = TaskRepair("classifier", what(), **options)
     second.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
@@ -238,18 +231,6 @@ def test_what_was_learned_can_be_stored(case, kind, tmp_path):
     with load_repaired(case.after, tmp_path, head="classifier"):
         assert torch.equal(case.after(case.x), expected)
     assert torch.equal(elign.ClassStatistics.load(tmp_path / "statistics.safetensors").means, first.statistics.means)
-
-
-def test_a_repair_without_memory_can_be_stored(case):
-    first = TaskRepair("classifier", old_classes=5)
-    first.begin(case.before)
-    first.end(case.after, case.new)
-    second = TaskRepair("classifier")
-    second.load_state_dict(first.state_dict())
-    with first.attached(case.after):
-        expected = case.after(case.x)
-    with second.attached(case.after):
-        assert torch.equal(case.after(case.x), expected)
 
 
 def test_files_of_an_earlier_task_are_removed(case, tmp_path):
@@ -355,13 +336,6 @@ def test_a_missing_library_is_named(library, name, package, monkeypatch):
     with pytest.raises(MissingLibraryError, match=f"needs {name}: pip install {package}") as caught:
         __import__(f"elign.integrations.{library}")
     assert isinstance(caught.value, ImportError | elign.ElignError)
-
-
-@pytest.mark.parametrize(
-    "path", sorted(Path(elign.__file__).parent.glob("integrations/*.py")), ids=lambda path: path.name
-)
-def test_no_adapter_imports_the_bench(path):
-    assert "elign.lab" not in path.read_text(encoding="utf-8")
 
 
 def test_the_package_imports_no_framework_and_nothing_of_the_bench():

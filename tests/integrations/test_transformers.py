@@ -4,35 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch.nn.functional import interpolate
-from torch.utils.data import Dataset
 
 import elign
-
-
-class Images(Dataset):
-    """Digits of 16 x 16 pixels as dicts."""
-
-    def __init__(self, data) -> None:
-        self.pixels = interpolate(data[0].reshape(-1, 1, 8, 8), scale_factor=2)
-        self.labels = data[1]
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __getitem__(self, index):
-        return {"pixel_values": self.pixels[index], "labels": self.labels[index]}
-
-
-@pytest.fixture
-def vit(transformers):
-    def make():
-        torch.manual_seed(0)
-        size = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
-        config = transformers.ViTConfig(image_size=16, patch_size=4, num_channels=1, num_labels=10, **size)
-        return transformers.ViTForImageClassification(config)
-
-    return make
 
 
 @pytest.fixture
@@ -65,13 +38,13 @@ def trainer(transformers, tmp_path):
 
 
 @pytest.fixture
-def tasks(digits):
-    return [Images(digits.of(classes)) for classes in (range(5), range(5, 10))]
+def tasks(digits, images):
+    return [images(digits.of(classes)) for classes in (range(5), range(5, 10))]
 
 
 @pytest.fixture
-def test_images(digits):
-    return Images(digits.of(range(10), part="test"))
+def test_images(digits, images):
+    return images(digits.of(range(10), part="test"))
 
 
 @torch.no_grad()
@@ -130,7 +103,7 @@ def test_statistics_go_from_one_script_to_the_next(
         what, **options, statistics=elign.ClassStatistics.load(tmp_path / "first" / "statistics.safetensors")
     )
     trainer(model, added, tasks[1], folder="second").train()
-    assert added.task_repair.ready
+    assert added.task_repair.fitted is not None
     expected = logits(model, test_images)
     elign.detach(model)
     assert not torch.equal(logits(model, test_images), expected)
@@ -184,3 +157,7 @@ def test_a_previous_model_and_exemplars_can_be_given(vit, callback, trainer, tas
     trainer(vit(), added, tasks[1], epochs=1).train()
     assert added.task_repair.fitted is not None
     assert added.previous is None
+
+
+def test_two_processes_have_one_repair(transformers, two_ranks, same_state):
+    same_state(*two_ranks("transformers"))

@@ -15,7 +15,7 @@ import torch
 from tests.lab.starting import METADATA
 
 from elign.lab.evaluation.metrics import Row
-from elign.lab.runs.results import write_results
+from elign.lab.runs.results import Results, write_results
 from elign.lab.runs.run_dir import RunDir
 from elign.lab.storage import write_tensors
 
@@ -39,7 +39,7 @@ def run(tmp_path):
     folder.write_metadata(METADATA)
     folder.save_model(0, {"w": torch.arange(4.0)}, {}, {"seconds": 1.0})
     row = Row(1, "base", "fc", True, 0.5, None, None, None, None, 0.0, (0.5,))
-    write_results(folder.task(0), [row], {}, tasks=[{"task": 1}])
+    write_results(folder.task(0), Results({}, [row], [{"task": 1}]))
     folder.write_results([folder.results(0)])
     (folder.path / ".lock").touch()
     return folder.path

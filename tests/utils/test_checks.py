@@ -14,10 +14,9 @@ from elign import LatentError, OptionError
 from elign.utils.tensors import (
     check_finite,
     check_labels,
+    check_number,
     check_pairs,
-    check_rows,
     check_seed,
-    check_weights,
     check_whole,
     whole_number,
 )
@@ -59,12 +58,6 @@ def test_infinities_of_both_signs_do_not_cancel():
         check_finite(torch.tensor([[math.inf, -math.inf]]), "latents")
 
 
-@pytest.mark.parametrize("z", [torch.zeros(3), torch.zeros(2, 3, 4), torch.zeros(0, 3), torch.zeros(3, 0)])
-def test_rows_must_be_a_non_empty_matrix(z):
-    with pytest.raises(LatentError, match="z_new"):
-        check_rows(z, "z_new")
-
-
 @pytest.mark.parametrize(
     ("prev", "cur", "expected"),
     [
@@ -81,29 +74,6 @@ def test_pairs_come_in_one_precision(prev, cur, expected):
     assert z_cur.sum() == 0
 
 
-def test_pairs_are_detached_and_fit_for_training():
-    with torch.inference_mode():
-        inside = torch.ones(2, 3)
-    z_prev, z_cur = check_pairs(torch.ones(2, 3, requires_grad=True) * 2, inside)
-    assert not z_prev.requires_grad
-    assert not z_cur.is_inference()
-
-
-def test_pairs_that_differ_name_both_shapes():
-    with pytest.raises(LatentError, match=r"\(2, 3\).*\(4, 3\)"):
-        check_pairs(torch.zeros(2, 3), torch.zeros(4, 3))
-
-
-def test_weights_pass_as_they_are():
-    for where in (torch.tensor([True, False]), torch.tensor([0.0, 0.3])):
-        assert torch.equal(check_weights(where, torch.zeros(2, 3)), where)
-
-
-@pytest.mark.parametrize("seed", [0, 1, 2**63 - 1])
-def test_seeds_that_torch_and_numpy_take(seed):
-    check_seed(seed)
-
-
 @pytest.mark.parametrize("seed", [-1, 2**63, 1.0, "1", None])
 def test_seeds_that_they_do_not_take(seed):
     with pytest.raises(OptionError, match="seed"):
@@ -117,17 +87,22 @@ def test_whole_numbers_of_any_kind_become_plain(number):
         assert found == 3
 
 
+@pytest.mark.parametrize(
+    ("number", "options"),
+    [*[(bad, {}) for bad in (-1, math.nan, math.inf, "1", None, 10**400)], (0.0, {"positive": True}), (2, {"most": 1})],
+)
+def test_numbers_out_of_range_are_named(number, options):
+    with pytest.raises(OptionError, match="noise must be a finite number"):
+        check_number(number, "noise", **options)
+    assert check_number(np.float32(0.5), "noise", **options) == 0.5
+
+
 @pytest.mark.parametrize("number", [True, np.bool_(True), torch.tensor(True), 3.0, np.float32(3), "3", None])
 def test_what_is_no_whole_number(number):
     with pytest.raises(TypeError):
         whole_number(number)
     with pytest.raises(OptionError, match="steps must be a whole number >= 1"):
         check_whole(number, "steps", least=1)
-
-
-def test_a_number_may_be_too_small():
-    with pytest.raises(OptionError, match="steps must be a whole number >= 4, got 3"):
-        check_whole(3, "steps", least=4)
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64])

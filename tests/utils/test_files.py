@@ -21,18 +21,6 @@ def test_writes_text_as_utf8_without_changing_line_ends_and_makes_folders(tmp_pa
     assert path.read_bytes() == "Grüße\r\nline\n".encode()
 
 
-def test_takes_a_path_as_text(tmp_path):
-    assert write_bytes_atomic(str(tmp_path / "x"), b"1") == tmp_path / "x"
-
-
-def test_replaces_an_older_file_and_leaves_nothing_else(tmp_path):
-    path = tmp_path / "data.bin"
-    write_bytes_atomic(path, b"old and long")
-    write_bytes_atomic(path, b"new")
-    assert path.read_bytes() == b"new"
-    assert names(tmp_path) == ["data.bin"]
-
-
 @pytest.mark.parametrize(("owner", "step"), [(os, "fsync"), (Path, "replace")])
 @pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
 def test_a_write_that_fails_leaves_the_old_file_and_no_rubbish(tmp_path, monkeypatch, owner, step, error):

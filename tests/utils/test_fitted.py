@@ -22,7 +22,6 @@ from elign import (
     Identity,
     LocalShift,
     MeanShift,
-    NotFittedError,
     OptionError,
     Ridge,
 )
@@ -70,22 +69,13 @@ def test_a_file_is_plain_safetensors_with_its_options_in_the_open(saved, tmp_pat
     assert all(torch.equal(value, aligner.state_dict()[name]) for name, value in tensors.items())
 
 
-def test_a_rewritten_file_is_read(saved, tmp_path):
-    assert isinstance(Aligner.load(rewritten(tmp_path, *content(saved[1], tmp_path))), EnergyAligner)
-
-
-def test_two_files_of_one_aligner_have_one_digest(saved, tmp_path):
-    again = saved[0].save(tmp_path / "again").read_bytes()
-    assert content(again, tmp_path)[0] == content(saved[1], tmp_path)[0]
-
-
 # --- damage ----------------------------------------------------------------------------------------------
 
 
-def test_a_file_cut_short_anywhere_is_refused(saved, tmp_path):
-    path = tmp_path / "short"
-    for length in range(0, len(saved[1]), 13):
-        path.write_bytes(saved[1][:length])
+def test_a_file_that_is_cut_short_or_too_long_is_refused(saved, tmp_path):
+    path = tmp_path / "wrong"
+    for data in (*(saved[1][:length] for length in range(0, len(saved[1]), 97)), saved[1] + b"\0"):
+        path.write_bytes(data)
         refused(path)
 
 
@@ -105,20 +95,6 @@ def test_a_changed_byte_anywhere_is_refused(saved, tmp_path, data):
     original = saved[0].state_dict()
     assert loaded.config() == saved[0].config()
     assert all(torch.equal(value, original[name]) for name, value in loaded.state_dict().items())
-
-
-@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.binary(max_size=200), header=st.booleans())
-def test_random_bytes_are_refused(tmp_path, data, header):
-    path = tmp_path / "random"
-    path.write_bytes(len(data).to_bytes(8, "little") + data if header else data)
-    refused(path)
-
-
-def test_more_bytes_at_the_end_are_refused(saved, tmp_path):
-    path = tmp_path / "long"
-    path.write_bytes(saved[1] + b"\0")
-    refused(path)
 
 
 def test_a_changed_weight_is_refused_even_where_it_is_a_number(saved, tmp_path):
@@ -160,8 +136,8 @@ def test_a_newer_or_senseless_version_is_refused(saved, tmp_path, version):
 def test_a_class_that_is_not_known_is_refused(saved, tmp_path):
     metadata, tensors = content(saved[1], tmp_path)
     assert "'Magic'" in refused(rewritten(tmp_path, metadata | {"class": "Magic"}, tensors))
-    del metadata["class"]
-    refused(rewritten(tmp_path, metadata, tensors))
+    for missing in ("class", "config"):
+        refused(rewritten(tmp_path, {key: value for key, value in metadata.items() if key != missing}, tensors))
 
 
 def test_another_class_than_asked_for_is_refused(saved, tmp_path):
@@ -170,52 +146,6 @@ def test_another_class_than_asked_for_is_refused(saved, tmp_path):
         assert "holds a EnergyAligner" in refused(path, reader)
     Always().save(tmp_path / "gate")
     refused(tmp_path / "gate", Aligner)
-
-
-@pytest.mark.parametrize(
-    "config",
-    [
-        '{"steps": -1}',
-        '{"hidden": null}',
-        '{"hidden": [3, 3]}',
-        '{"hidden": "x"}',
-        '{"unknown": 1}',
-        '{"step_size": "a"}',
-        '{"step_size": 1' + "0" * 400 + "}",
-        '{"learning_rate": NaN}',
-        "[1]",
-        "7",
-        "null",
-        "{",
-        "",
-        "[" * 5000,
-    ],
-    ids=lambda text: text[:25],
-)
-def test_options_that_make_no_aligner_are_refused(saved, tmp_path, config):
-    metadata, tensors = content(saved[1], tmp_path)
-    refused(rewritten(tmp_path, metadata | {"config": config}, tensors))
-
-
-def test_missing_options_are_refused(saved, tmp_path):
-    metadata, tensors = content(saved[1], tmp_path)
-    del metadata["config"]
-    refused(rewritten(tmp_path, metadata, tensors))
-
-
-def test_missing_foreign_or_misshapen_tensors_are_refused(saved, tmp_path):
-    metadata, tensors = content(saved[1], tmp_path)
-    for name in tensors:
-        if name != "is_forward":  # came later: without it, an aligner is one that moves backward
-            refused(rewritten(tmp_path, metadata, {key: value for key, value in tensors.items() if key != name}))
-        refused(rewritten(tmp_path, metadata, tensors | {name: torch.zeros(2, 9)}))
-    refused(rewritten(tmp_path, metadata, tensors | {"foreign": torch.zeros(1)}))
-
-
-@pytest.mark.parametrize("dim", [0, -4, 5, float("nan"), float("inf")])
-def test_a_dimension_that_does_not_fit_is_refused(saved, tmp_path, dim):
-    metadata, tensors = content(saved[1], tmp_path)
-    refused(rewritten(tmp_path, metadata, tensors | {"latent_dim": torch.tensor(dim)}))
 
 
 def test_an_aligner_that_was_not_fitted_cannot_come_out_of_a_file(tmp_path):
@@ -230,30 +160,6 @@ def test_a_file_that_is_not_there_is_its_own_error(tmp_path):
 
 
 # --- writing ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
-def test_a_failure_in_the_middle_leaves_the_old_file(saved, tmp_path, monkeypatch, error):
-    path = saved[0].save(tmp_path / "aligner")
-    before = path.read_bytes()
-
-    def fail(*_):
-        raise error("disk full")
-
-    z = torch.randn(9, 4)
-    other = MeanShift().fit_latents(z, z + 1)
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", fail)
-        with pytest.raises(error):
-            other.save(path)
-    assert path.read_bytes() == before
-    assert [entry.name for entry in tmp_path.iterdir()] == ["aligner"]
-
-
-def test_what_is_not_fitted_is_not_saved(tmp_path):
-    with pytest.raises(NotFittedError):
-        EnergyAligner().save(tmp_path / "x")
-    assert not list(tmp_path.iterdir())
 
 
 def test_loading_draws_no_random_numbers(saved, tmp_path, untouched_random_state):
@@ -302,8 +208,7 @@ def test_a_class_of_ones_own_cannot_take_a_name_of_ours():
     ("kind", "options"),
     [
         (EnergyAligner, {"hidden": np.array([3]), "iterations": np.int64(2), "batch_size": torch.tensor(8)}),
-        (EnergyAligner, {"iterations": 2, "steps": np.uint8(2), "step_size": np.float32(0.5), "seed": np.int64(3)}),
-        (EnergyAligner, {"iterations": 2, "half_step": np.bool_(True)}),
+        (EnergyAligner, {"iterations": 2, "step_size": np.float32(0.5), "half_step": np.bool_(True)}),
         (LocalShift, {"bandwidth": np.float32(0.5), "anchors": np.int32(5)}),
         (Ridge, {"penalty": torch.tensor(0.25)}),
     ],
@@ -360,26 +265,6 @@ def test_options_are_the_arguments_of_the_class_as_plain_values(tmp_path):
     assert type(again) is LocalShift
     assert again.config() == made.part.config()
     assert from_config(made.part, Aligner) is made.part
-
-
-@pytest.mark.parametrize(
-    "part",
-    [
-        {"class": "Ridge", "config": {"unknown": 1}},
-        {"class": "Ridge", "config": [1]},
-        {"class": "Ridge"},
-        {"class": "Always", "config": {}},
-        {"class": "nothing", "config": {}},
-        {},
-        Always(),
-        "Ridge",
-        None,
-    ],
-    ids=str,
-)
-def test_what_is_no_part_of_that_kind_is_refused(part):
-    with pytest.raises(OptionError):
-        from_config(part, Aligner)
 
 
 def test_a_file_that_somebody_removes_while_it_is_opened_is_not_there(saved, tmp_path, monkeypatch):

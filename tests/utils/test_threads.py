@@ -184,20 +184,3 @@ def test_attachments_come_and_go_while_others_fit(models):
     assert results[1] > 0
     assert elign.detach(models[1]) == 0
     assert all(modes(models[0]))
-
-
-def test_two_fits_share_a_model_in_training_mode_with_dropout(models):
-    # The current model of one fit is the previous one of the other, and all of it is in training mode.
-    one, two = (model.train() for model in models)
-    third = Net(5).train()
-    alone = fit_repair((one, two), 0), fit_repair((two, third), 1), fit_energy((one, third), 2)
-    for _ in range(5):
-        at_once = together(
-            [
-                lambda: fit_repair((one, two), 0),
-                lambda: fit_repair((two, third), 1),
-                lambda: fit_energy((one, third), 2),
-            ]
-        )
-        assert all(same(a, b) for a, b in zip(alone, at_once, strict=True))
-        assert all(modes(one, two, third))

@@ -1,7 +1,4 @@
-"""The contract of all aligners: learn from pairs of latents how to undo drift, then align latents.
-
-Subclasses learn (`_learn`) and move (`_move`); all the rest is written here, once.
-"""
+"""The contract of all aligners: learn from pairs of latents how to undo drift, then align latents."""
 
 from __future__ import annotations
 
@@ -68,10 +65,10 @@ class Aligner(FittedModule):
 
     Example:
         >>> import torch
-        >>> from elign import Aligner, FitReport
+        >>> from elign import Aligner
         >>> class Halve(Aligner):                                   # an aligner of your own: _learn and _move
         ...     def _learn(self, z_prev, z_cur, progress):
-        ...         return FitReport(rows=len(z_cur), dim=z_cur.shape[1])
+        ...         pass                                            # nothing to learn from the pairs
         ...     def _move(self, rows, generator):
         ...         return rows / 2
         >>> z = torch.ones(2, 3)
@@ -111,7 +108,7 @@ class Aligner(FittedModule):
         """Learn from data of the current task.
 
         Each input goes through both models once per pass, without gradients and in evaluation mode. Modules, and
-        modules whose methods are given, are put into that mode and back; other functions are called as they are.
+        modules whose methods are given, are put into that mode and back.
 
         Args:
             previous: Inputs to latents, before the task was learned: a module or any callable. `Latents(model, "head")`
@@ -122,10 +119,9 @@ class Aligner(FittedModule):
             passes: How often to go through `data`; more than one makes sense when it augments at random.
             mixup: Alpha of the Beta distribution that blends each batch of images with its own permutation (one
                 coefficient per batch); None for no mixup.
-            inputs: Takes the models' input out of a batch, if it is not simply the first entry.
+            inputs: Takes the models' input out of a batch, if it is not the first entry.
             device: Where to run the models; by default where the parameters of `current` are.
-            direction: `backward` to move latents of the current model to where the previous one put them, `forward`
-                to move `ClassStatistics` from the previous model's space into the current one's.
+            direction: `backward` for latents of the current model, `forward` for `ClassStatistics` of the previous one.
             progress: Called now and then while learning.
         """
         z_prev, z_cur = extract_pairs(
@@ -139,10 +135,6 @@ class Aligner(FittedModule):
         """Learn from latents of the same inputs under the previous and the current model, both `(N, D)`; see `fit`.
 
         A fit that is broken off leaves this aligner not fitted.
-
-        Raises:
-            LatentError: If the two do not match row by row, are empty, not floating point, NaN or infinite.
-            OptionError: If there is no such direction.
         """
         if direction not in get_args(Direction):
             raise OptionError(f"direction must be one of {', '.join(get_args(Direction))}, got {direction!r}")
@@ -158,7 +150,7 @@ class Aligner(FittedModule):
                 self._build(source.shape[1])
                 self.to(source.device)
                 self.is_forward = torch.tensor(forward, device=source.device)
-                report = self._learn(target, source, progress)
+                report = self._learn(target, source, progress) or FitReport(rows=len(source), dim=source.shape[1])
                 seconds = time.perf_counter() - start
                 every = -(-len(source) // _REPORT_ROWS)
                 self.report = replace(report, seconds=seconds, **self._means(target[::every], source[::every]))
@@ -180,14 +172,10 @@ class Aligner(FittedModule):
         Returns:
             Aligned latents with the shape, dtype and device of `z`. Gradients (`backward`, `torch.autograd.grad`) pass
             through unchanged, as if alignment were a constant added to `z`; `torch.func` cannot follow an energy.
-
-        Raises:
-            NotFittedError: If this aligner has learned nothing yet.
-            LatentError: If `z` or `where` has the wrong shape or holds NaN or infinite numbers.
         """
         self.require_fitted()
         check_tensor(z, "latents")
-        if z.ndim == 0 or (self.dim is not None and z.shape[-1] != self.dim):
+        if z.ndim == 0 or self.dim not in (None, z.shape[-1]):
             raise LatentError(f"this aligner takes latents of dimension {self.dim}, got shape {tuple(z.shape)}")
         check_finite(z, "latents")
         rows = z.detach().reshape(-1, z.shape[-1])
@@ -212,11 +200,7 @@ class Aligner(FittedModule):
         """Move the statistics of classes from the previous model's space into the current one's.
 
         Exact for affine aligners: means `m A + b`, covariances `A'SA`. Others move samples, `per_class` of each class;
-        see `ClassStatistics.resampled`.
-
-        Raises:
-            OptionError: If this aligner was not fitted with `direction="forward"`.
-            LatentError: If the statistics have another dimension.
+        see `ClassStatistics.resampled`. Needs an aligner that was fitted with `direction="forward"`.
         """
         dim = self.require_fitted()
         if self.direction != "forward":
@@ -240,10 +224,11 @@ class Aligner(FittedModule):
             state_dict = {**state_dict, f"{prefix}is_forward": torch.tensor(False)}
         super()._load_from_state_dict(state_dict, prefix, *args)
 
-    def _learn(self, z_prev: Tensor, z_cur: Tensor, progress: Progress | None) -> FitReport:
+    def _learn(self, z_prev: Tensor, z_cur: Tensor, progress: Progress | None) -> FitReport | None:
         """Fill the parameters made by `_build` from checked latents, both (N, D) on one device.
 
-        `z_prev` is where latents are moved to, `z_cur` where from: fitted forward, the two are exchanged.
+        `z_prev` is where latents are moved to, `z_cur` where from: fitted forward, the two are exchanged. Return a
+        report only if there is more to say than the numbers of rows and dimensions.
         """
         raise NotImplementedError
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -14,7 +13,7 @@ from elign.energy.sampler import Schedule, TracedChain, descend
 from elign.energy.training import train_energy
 from elign.utils.errors import LatentError, OptionError
 from elign.utils.fitted import Progress, register
-from elign.utils.tensors import check_finite, check_seed, check_whole
+from elign.utils.tensors import check_finite, check_number, check_seed, check_whole
 
 _MOST_STEPS, _MOST_ITERATIONS = 100_000, 10_000_000
 
@@ -72,26 +71,22 @@ class EnergyAligner(Aligner):
         super().__init__()
         self.hidden = check_widths(hidden)
         self.iterations = check_whole(iterations, "iterations", least=1, most=_MOST_ITERATIONS)
-        self.learning_rate = learning_rate
+        self.learning_rate = check_number(learning_rate, "learning_rate", positive=True)
         self.batch_size = check_whole(batch_size, "batch_size", least=1)
         self.steps = check_whole(steps, "steps", least=0, most=_MOST_STEPS)
-        self.step_size = step_size
-        self.noise = noise
-        self.half_step = half_step
+        self.step_size, self.noise, self.half_step = step_size, noise, half_step
+        Schedule.checked(self.steps, step_size, noise, half_step)
+        if not 0 <= ema_decay < 1:
+            raise OptionError(f"ema_decay must be in [0, 1), got {ema_decay!r}")
         self.ema_decay = ema_decay
         self.seed = check_seed(seed)
         self.energy = None  # type: ignore[assignment]  # until the fit
-        Schedule.checked(self.steps, step_size, noise, half_step)
-        if not (math.isfinite(learning_rate) and learning_rate > 0):
-            raise OptionError(f"learning_rate must be a finite number > 0, got {learning_rate!r}")
-        if not 0 <= ema_decay < 1:
-            raise OptionError(f"ema_decay must be in [0, 1), got {ema_decay!r}")
 
     def trajectory(self, z: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         """Return the walk of each latent to where `align` puts it, (steps + 1, ..., D); index 0 is unmoved."""
         self.require_fitted()
         check_finite(z, "latents")
-        return self._descend(z, generator, trajectory=True)
+        return self._move(z, generator, trajectory=True)
 
     def _build(self, dim: int) -> None:
         super()._build(dim)
@@ -120,13 +115,10 @@ class EnergyAligner(Aligner):
             )
         return FitReport(rows=len(z_cur), dim=z_cur.shape[1], loss=loss)
 
-    def _move(self, rows: Tensor, generator: torch.Generator | None) -> Tensor:
-        return self._descend(rows, generator, trajectory=False)
-
-    def _descend(self, z: Tensor, generator: torch.Generator | None, *, trajectory: bool) -> Tensor:
+    def _move(self, rows: Tensor, generator: torch.Generator | None, *, trajectory: bool = False) -> Tensor:
         return descend(
             self.energy,
-            z,
+            rows,
             steps=self.steps,
             step_size=self.step_size,
             noise=self.noise,

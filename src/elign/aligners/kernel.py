@@ -1,25 +1,67 @@
-"""An aligner that moves each latent by the drift of the latents near it. Same contract as `EnergyAligner`."""
+"""Aligners that move each latent by the drift of stored pairs near it: what they share, and the local shift."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from elign.aligners.base import Aligner, FitReport
-from elign.utils.errors import OptionError
+from elign.aligners.base import Aligner
 from elign.utils.fitted import Progress, Ranges, register
-from elign.utils.tensors import check_seed, check_whole, compute_dtype
+from elign.utils.tensors import check_number, check_seed, check_whole, compute_dtype
 
 _NARROWEST = 1e-6  # squares of much narrower widths would be 0, and weights no numbers
 _FARTHEST = 1e25  # widths from the anchors
 _BLOCK = 4096  # rows whose distances to all anchors are in memory at one time
 
 
+class PairShift(Aligner):
+    """Adds a weighted mean of the drifts of stored pairs; a subclass says which pairs count (`_weigher`).
+
+    Args:
+        anchors: Most pairs to remember; drawn at random where there are more.
+        seed: Of that draw.
+    """
+
+    rows_of: ClassVar[str] = "points"
+    points: Tensor
+    drifts: Tensor
+
+    def __init__(self, *, anchors: int, seed: int) -> None:
+        super().__init__()
+        self.anchors = check_whole(anchors, "anchors", least=1)
+        self.seed = check_seed(seed)
+
+    def _build(self, dim: int) -> None:
+        super()._build(dim)
+        self.register_buffer("points", torch.zeros(self.rows, dim))
+        self.register_buffer("drifts", torch.zeros(self.rows, dim))
+
+    def _learn(self, z_prev: Tensor, z_cur: Tensor, progress: Progress | None) -> None:
+        order = torch.randperm(len(z_cur), generator=torch.Generator().manual_seed(self.seed), device="cpu")
+        chosen = order[: self.anchors].sort().values.to(z_cur.device)
+        self.points = z_cur[chosen]
+        self.drifts = z_prev[chosen] - z_cur[chosen]
+        self.rows = len(self.points)
+
+    def _weigher(self, points: Tensor) -> Callable[[Tensor], Tensor]:
+        """Return a function from rows (N, D) to the weights of all points (N, points)."""
+        raise NotImplementedError
+
+    def _move(self, rows: Tensor, generator: torch.Generator | None) -> Tensor:
+        dtype = compute_dtype(rows)
+        points, drifts = (t.to(rows.device, dtype) for t in (self.points, self.drifts))
+        weigh = self._weigher(points)
+        # A graph that is recorded for any number of rows has no loop over them.
+        blocks = (rows,) if torch.compiler.is_compiling() else torch.split(rows, _BLOCK)
+        return torch.cat([(some + weigh(some) @ drifts).to(rows.dtype) for some in (b.to(dtype) for b in blocks)])
+
+
 @register
-class LocalShift(Aligner):
+class LocalShift(PairShift):
     """Adds a weighted mean of the drifts of nearby pairs: near ones count, far ones do not.
 
     `z + sum_i w_i d_i`, where the anchor a_i is a latent that was learned from, d_i how it drifted, and
@@ -43,54 +85,37 @@ class LocalShift(Aligner):
         [1.0, -1.0]
     """
 
-    rows_of: ClassVar[str] = "points"
     ranges: ClassVar[Ranges] = {"width": (1e-45, math.inf)}
-    points: Tensor
-    drifts: Tensor
     width: Tensor
 
     def __init__(self, *, bandwidth: float = 0.3, anchors: int = 2000, seed: int = 0) -> None:
-        super().__init__()
-        if not (math.isfinite(bandwidth) and bandwidth >= _NARROWEST):
-            raise OptionError(f"bandwidth must be a finite number >= {_NARROWEST}, got {bandwidth!r}")
-        self.bandwidth = bandwidth
-        self.anchors = check_whole(anchors, "anchors", least=1)
-        self.seed = check_seed(seed)
+        super().__init__(anchors=anchors, seed=seed)
+        self.bandwidth = check_number(bandwidth, "bandwidth", least=_NARROWEST)
 
     def _build(self, dim: int) -> None:
         super()._build(dim)
-        self.register_buffer("points", torch.zeros(self.rows, dim))
-        self.register_buffer("drifts", torch.zeros(self.rows, dim))
         self.register_buffer("width", torch.ones(()))
 
-    def _learn(self, z_prev: Tensor, z_cur: Tensor, progress: Progress | None) -> FitReport:
-        order = torch.randperm(len(z_cur), generator=torch.Generator().manual_seed(self.seed), device="cpu")
-        chosen = order[: self.anchors].sort().values.to(z_cur.device)
-        self.points = z_cur[chosen]
-        self.drifts = z_prev[chosen] - z_cur[chosen]
-        self.rows = len(self.points)
+    def _learn(self, z_prev: Tensor, z_cur: Tensor, progress: Progress | None) -> None:
+        super()._learn(z_prev, z_cur, progress)
         # The mean squared distance between two anchors is twice their variance, summed over dimensions. In float64 on
         # the CPU: squares of huge or tiny latents would be infinite or 0.
         spread = 2 * (self.points - self.points.mean(dim=0)).cpu().double().square().sum(dim=1).mean()
         # Anchors that are all alike: any width weighs them equally.
         width = self.bandwidth * torch.where(spread > 0, spread.sqrt(), 1.0)
         self.width = width.clamp(min=torch.finfo(z_cur.dtype).tiny).to(z_cur)
-        return FitReport(rows=len(z_cur), dim=z_cur.shape[1])
 
-    def _move(self, rows: Tensor, generator: torch.Generator | None) -> Tensor:
-        dtype = compute_dtype(rows)
-        points, drifts, width = (t.to(rows.device, dtype) for t in (self.points, self.drifts, self.width))
+    def _weigher(self, points: Tensor) -> Callable[[Tensor], Tensor]:
+        width = self.width.to(points)
         # Seen from the anchors' mean and in widths: distances of latents far from the origin are differences of large
         # numbers, and squares of huge or tiny ones are infinite or 0.
         center = points.mean(dim=0)
         points = (points - center) / width
         lengths = points.square().sum(dim=1)
 
-        def moved(some: Tensor) -> Tensor:
+        def weights(some: Tensor) -> Tensor:
             # |z - a|^2 without |z|^2, which is the same for all anchors and falls out of the weights.
             nearness = ((some - center) / width).clamp(-_FARTHEST, _FARTHEST) @ points.t() - lengths / 2
-            return some + nearness.softmax(dim=1) @ drifts
+            return nearness.softmax(dim=1)
 
-        # A graph that is recorded for any number of rows has no loop over them.
-        blocks = (rows,) if torch.compiler.is_compiling() else torch.split(rows, _BLOCK)
-        return torch.cat([moved(block.to(dtype)).to(rows.dtype) for block in blocks])
+        return weights

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from elign.aligners.base import Aligner, FitReport
+from elign.aligners.base import Aligner
 from elign.utils.errors import LatentError, OptionError
 from elign.utils.fitted import Progress, register
-from elign.utils.tensors import check_seed, compute_dtype, product
+from elign.utils.tensors import check_number, check_seed, compute_dtype, product
 
 _PENALTIES: tuple[float, ...] = tuple(10.0 ** (power / 2) for power in range(2, -9, -1))  # 10 down to 1e-4
 _SCAN_ROWS = 1024  # pairs whose left-out error is computed; each penalty takes rows * dim^2 operations
@@ -46,8 +45,8 @@ class Identity(Aligner):
         True
     """
 
-    def _learn(self, z_prev: Tensor, z_cur: Tensor, progress: Progress | None) -> FitReport:
-        return _report(z_cur)
+    def _learn(self, z_prev: Tensor, z_cur: Tensor, progress: Progress | None) -> None:
+        pass
 
     def _move(self, rows: Tensor, generator: torch.Generator | None) -> Tensor:
         return rows.clone()
@@ -73,10 +72,9 @@ class MeanShift(_Shift):
         True
     """
 
-    def _learn(self, z_prev: Tensor, z_cur: Tensor, progress: Progress | None) -> FitReport:
+    def _learn(self, z_prev: Tensor, z_cur: Tensor, progress: Progress | None) -> None:
         self.shift = z_prev.mean(dim=0) - z_cur.mean(dim=0)
         _check_size(self.shift)
-        return _report(z_cur)
 
 
 @register
@@ -99,18 +97,15 @@ class RandomShift(_Shift):
 
     def __init__(self, *, norm: float | None = None, seed: int = 0) -> None:
         super().__init__()
-        if norm is not None and not (math.isfinite(norm) and norm >= 0):
-            raise OptionError(f"norm must be a finite number >= 0, or None, got {norm!r}")
-        self.norm = norm
+        self.norm = None if norm is None else check_number(norm, "norm")
         self.seed = check_seed(seed)
 
-    def _learn(self, z_prev: Tensor, z_cur: Tensor, progress: Progress | None) -> FitReport:
+    def _learn(self, z_prev: Tensor, z_cur: Tensor, progress: Progress | None) -> None:
         direction = torch.randn(z_cur.shape[1], generator=torch.Generator().manual_seed(self.seed), device="cpu")
         mean = z_prev.mean(dim=0) - z_cur.mean(dim=0)
         length = mean.cpu().double().norm().item() if self.norm is None else self.norm
         self.shift = (direction * (length / direction.norm())).to(z_cur)
         _check_size(self.shift)
-        return _report(z_cur)
 
 
 @register
@@ -146,16 +141,16 @@ class Ridge(Aligner):
 
     def __init__(self, *, penalty: float | Literal["auto"] = "auto") -> None:
         super().__init__()
-        if penalty != "auto" and (isinstance(penalty, str) or not (math.isfinite(penalty) and penalty > 0)):
-            raise OptionError(f'penalty must be a finite number > 0, or "auto", got {penalty!r}')
         self.penalty: float | Literal["auto"] = penalty
+        if penalty != "auto":
+            check_number(penalty, 'penalty, if it is not "auto",', positive=True)
 
     def _build(self, dim: int) -> None:
         super()._build(dim)
         for name, shape in {"center": (dim,), "matrix": (dim, dim), "shift": (dim,), "chosen_penalty": ()}.items():
             self.register_buffer(name, torch.zeros(shape))
 
-    def _learn(self, z_prev: Tensor, z_cur: Tensor, progress: Progress | None) -> FitReport:
+    def _learn(self, z_prev: Tensor, z_cur: Tensor, progress: Progress | None) -> None:
         center, shift = z_cur.mean(dim=0), (z_prev - z_cur).mean(dim=0)
         # On the CPU, since not every accelerator has float64; the problem is small.
         x = (z_cur - center).cpu().double()
@@ -174,7 +169,6 @@ class Ridge(Aligner):
         # cholesky_solve gives columns in memory, a file gives rows: products with the two would be rounded differently.
         self.center, self.shift, self.matrix = center, shift, matrix.to(z_cur).contiguous()
         self.chosen_penalty = torch.tensor(penalty, dtype=z_cur.dtype, device=z_cur.device)
-        return _report(z_cur)
 
     def _move(self, rows: Tensor, generator: torch.Generator | None) -> Tensor:
         dtype = compute_dtype(rows)
@@ -212,7 +206,3 @@ def _check_size(*learned: Tensor) -> None:
 
 def _identity(dim: int) -> Tensor:
     return torch.eye(dim, dtype=torch.float64, device="cpu")
-
-
-def _report(z_cur: Tensor) -> FitReport:
-    return FitReport(rows=len(z_cur), dim=z_cur.shape[1])

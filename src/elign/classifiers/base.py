@@ -1,7 +1,8 @@
-"""The contract of all classifiers on latents, and one that aligns latents before another one sees them."""
+"""The contract of all classifiers on latents; the head's own logits; a classifier behind an aligner."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from elign.aligners.base import Aligner
-from elign.statistics.class_statistics import ClassStatistics
+from elign.statistics.class_statistics import ClassStatistics, check_statistics
 from elign.utils.errors import LatentError, OptionError
 from elign.utils.fitted import FittedModule, Ranges, from_config, register
 from elign.utils.tensors import (
@@ -90,16 +91,16 @@ class LatentClassifier(FittedModule):
                 leave a covariance singular.
         """
         classes = check_whole(classes, "classes", least=0)
-        like = z if z is not None or statistics is None else statistics.means
-        if (z is None) != (labels is None) or like is None:
+        if (z is None) != (labels is None) or (z is None and statistics is None):
             raise LatentError("give statistics, or latents z with their labels, or both")
         labelled = None
         if z is not None and labels is not None:
             check_rows(z, "latents")
             check_labels(labels, len(z))
             labelled = z.detach(), labels
-        if statistics is not None and statistics.require_fitted() != like.shape[1]:
-            raise LatentError(f"the statistics have dimension {statistics.dim}, the latents {like.shape[1]}")
+        if statistics is not None:
+            check_statistics(statistics, None if z is None else z.shape[1])
+        like: Tensor = statistics.means if z is None else z  # type: ignore[union-attr]
         self._learn(Given(statistics, labelled, head, classes, like))
         if not all(bool(tensor.isfinite().all()) for tensor in self.buffers()):
             self._forget()
@@ -166,16 +167,44 @@ class MeansClassifier(LatentClassifier):
         """Return latents as they are averaged."""
         return F.normalize(z.to(dtype), dim=-1) if self.normalize else z.to(dtype)
 
-    def _merged(
-        self, statistics: ClassStatistics | None, fresh: ClassStatistics | None, classes: int
+    def _collected(
+        self, known: ClassStatistics, given: Given, dtype: torch.dtype = torch.float64
     ) -> tuple[ClassStatistics, dict[str, Tensor]]:
-        """Return the statistics of all latents, with `counts` and `fitted_rows`; set the number of outputs."""
-        known = statistics.merge(fresh) if statistics and fresh else statistics or fresh
-        assert known is not None  # noqa: S101  (`fit` sees to it)
-        self.rows = max(int(known.classes.max()) + 1, classes)
+        """Add labelled latents to statistics, fitted or not; return them with `counts` and `fitted_rows`.
+
+        Sets the number of outputs.
+        """
+        fitted_rows = torch.zeros(0, dtype=torch.int64, device="cpu")
+        if given.labelled is not None:
+            z, labels = given.labelled
+            fresh = ClassStatistics(covariance=known.covariance, rank=known.rank)
+            fresh.update(self._points(z.cpu(), torch.float64).to(dtype), labels)
+            known = known.merge(fresh) if known.fitted else fresh
+            fitted_rows = labels.cpu().long()
+        self.rows = max(int(known.classes.max()) + 1, given.classes)
         counts = known.per_output(known.counts, self.rows)
-        rows = fresh.per_output(fresh.counts, self.rows) if fresh else torch.zeros_like(counts)
-        return known, {"counts": counts, "fitted_rows": rows.to(counts.device)}
+        return known, {"counts": counts, "fitted_rows": fitted_rows.bincount(minlength=self.rows).to(counts.device)}
+
+
+@register
+class HeadLogits(LatentClassifier):
+    """The head's own logits: an estimator of a `Voting`.
+
+    Example:
+        >>> import torch
+        >>> from elign import HeadLogits
+        >>> HeadLogits()(torch.zeros(1, 8), logits=torch.tensor([[2.0, 4.0]]))
+        tensor([[2., 4.]])
+    """
+
+    learns = False
+    needs_logits = True
+
+    def scores(self, z: Tensor, logits: Tensor | None = None) -> Tensor:
+        """Return the logits."""
+        if logits is None:
+            raise LatentError("HeadLogits needs the head's logits: pass logits=head(z)")
+        return logits
 
 
 @register
@@ -216,13 +245,13 @@ class Aligned(LatentClassifier):
 
     def _check_state(self) -> None:
         if self.classifier.takes not in (None, self.aligner.dim):
-            raise LatentError(
-                f"the aligner gives latents of dimension {self.aligner.dim}, the classifier takes others: "
-                f"{self.classifier.takes}"
-            )
+            dims = f"{self.aligner.dim}, the classifier takes {self.classifier.takes}"
+            raise LatentError(f"the aligner gives latents of dimension {dims}")
 
     def _check(self, z: Tensor) -> None:
         self._check_state()
+        if self.aligner.direction == "forward":
+            raise OptionError('Aligned needs an aligner that was fitted with direction="backward"')
         super()._check(z)
 
     def scores(self, z: Tensor, logits: Tensor | None = None) -> Tensor:
@@ -231,28 +260,17 @@ class Aligned(LatentClassifier):
 
     def leave_one_out_scores(self, z: Tensor, labels: Tensor, *, logits: Tensor | None = None) -> Tensor:
         """Return those of the classifier, for the aligned latents."""
+        self._check(z)
         return self.classifier.leave_one_out_scores(self._aligned(z), labels, logits=logits)
 
-    def traceable(self) -> nn.Module:
-        """Return both parts in their traceable forms."""
-        # A module of its own: this one may stand in two places, and is asked for its form in each.
-        return _TracedAligned(self.aligner.traceable(), self.classifier.traceable())
-
     def _aligned(self, z: Tensor) -> Tensor:
-        if self.aligner.direction == "forward":
-            raise OptionError('Aligned needs an aligner that was fitted with direction="backward"')
         # The same batch gets the same noise, where an aligner uses any; a row in another place gets another.
         generator = None if torch.compiler.is_compiling() else fixed_generator(z)
         return self.aligner.align(z, generator=generator)
 
-
-class _TracedAligned(nn.Module):
-    """An `Aligned` for an exported graph."""
-
-    def __init__(self, aligner: nn.Module, classifier: nn.Module) -> None:
-        super().__init__()
-        self.aligner, self.classifier = aligner, classifier
-
-    def scores(self, z: Tensor, logits: Tensor | None = None) -> Tensor:
-        found: Tensor = self.classifier.scores(self.aligner.align(z), logits)  # type: ignore[operator]
-        return found
+    def traceable(self) -> nn.Module:
+        """Return a copy with both parts in their traceable forms."""
+        # A copy: this one may stand in two places, and is asked for its form in each.
+        made = copy.deepcopy(self)
+        made.aligner, made.classifier = self.aligner.traceable(), self.classifier.traceable()  # type: ignore[assignment]
+        return made

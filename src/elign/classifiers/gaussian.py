@@ -131,22 +131,17 @@ class Gaussian(MeansClassifier):
             raise LatentError(f"there are {self._matrices} covariances for {self.rows} classes")
 
     def _learn(self, given: Given) -> None:
-        statistics, fresh, dtype = given.statistics, None, compute_dtype(given.like)
-        if statistics is not None and self.normalize:
+        known, dtype = given.statistics, compute_dtype(given.like)
+        precision = torch.float64
+        if known is not None and self.normalize:
             draw = torch.Generator().manual_seed(0)
-            statistics = statistics.resampled(lambda rows: F.normalize(rows, dim=-1), generator=draw)
-        if given.labelled is not None:
-            z, labels = given.labelled
-            rows, kind = self._points(z.cpu(), torch.float64), ClassStatistics(rank=1 if self.shared == "auto" else 32)
-            if statistics is not None:
-                kind = ClassStatistics(covariance=statistics.form, rank=statistics.rank)
-            elif self.shared == 1:
-                # This form holds the one covariance of all classes exactly; then no other one is needed.
-                kind = ClassStatistics(covariance="low-rank", rank=1)
-            else:
-                rows = rows.to(dtype)
-            fresh = kind.update(rows, labels)
-        known, counts = self._merged(statistics, fresh, given.classes)
+            known = known.resampled(lambda rows: F.normalize(rows, dim=-1), generator=draw)
+        elif known is None and self.shared == 1:
+            # This form holds the one covariance of all classes exactly; then no other one is needed.
+            known = ClassStatistics(covariance="low-rank", rank=1)
+        elif known is None:
+            known, precision = ClassStatistics(rank=1 if self.shared == "auto" else 32), dtype
+        known, counts = self._collected(known, given, precision)
         # Solved first: it says how many covariances there are, which sizes depend on.
         solved = self._solved(known, dtype)
         self._set(known.require_fitted(), **counts, **solved)

@@ -17,7 +17,7 @@ from elign.utils.tensors import MOST_LATENTS, check_seed, check_whole, compute_d
 
 _MEMORY, _HALVINGS, _TOLERANCE = 10, 20, 1e-6  # of the descent: pairs kept, step sizes tried, relative gain to stop at
 _NARROWEST = 1e-3  # deviation of a dimension, relative to the others': a dead unit must not get a huge weight
-_EXACT_UP_TO = 2 * 10**7  # multiplications for each iteration, up to which these are in float64
+_EXACT_UP_TO = 10**7  # multiplications for each iteration, up to which these are in float64
 _FOLDS = 5
 _LARGE = 1e15  # latents whose squares may overflow in float32
 _NO_WIDTH = 1e-30  # weights for narrower latents would be infinite

@@ -46,14 +46,12 @@ class NearestMean(MeansClassifier):
         self.normalize = normalize
 
     def _learn(self, given: Given) -> None:
-        known, fresh = given.statistics.means_only() if given.statistics else None, None
-        if given.labelled is not None:
-            z, labels = given.labelled
-            fresh = ClassStatistics(covariance="none").update(self._points(z.cpu(), torch.float64), labels)
-            known = known.with_means(self._points(known.means, known.means.dtype)) if known else None
-        known, tensors = self._merged(known, fresh, given.classes)
+        known = given.statistics.means_only() if given.statistics else ClassStatistics(covariance="none")
+        if known.fitted and given.labelled is not None:
+            known = known.with_means(self._points(known.means, known.means.dtype))
+        known, counts = self._collected(known, given)
         means = known.per_output(known.means, self.rows)
-        self._set(means.shape[1], means=means.to(compute_dtype(given.like)), **tensors)
+        self._set(means.shape[1], means=means.to(compute_dtype(given.like)), **counts)
 
     def scores(self, z: Tensor, logits: Tensor | None = None) -> Tensor:
         """Return the cosines to all means, minus infinity for classes without data, without any check."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
@@ -63,6 +64,7 @@ class Voting(LatentClassifier):
     ranges: ClassVar[Ranges] = {"weights": (0.0, 1.0)}
     weights: Tensor
     offsets: Tensor
+    _traced: tuple[list[float], list[float]] | None = None  # in a graph: weights and offsets as plain numbers
 
     def __init__(
         self,
@@ -86,7 +88,7 @@ class Voting(LatentClassifier):
         self.task_boundaries = check_boundaries(task_boundaries)
         self.steps = steps
         self.standard_errors = standard_errors
-        self.needs_logits = any(part.needs_logits for part in self._parts())  # type: ignore[misc]
+        self.needs_logits = any(part.needs_logits for part in self._parts)  # type: ignore[misc]
 
     def _build(self, dim: int) -> None:
         super()._build(dim)
@@ -96,14 +98,14 @@ class Voting(LatentClassifier):
     def _check_state(self) -> None:
         if abs(float(self.weights.sum()) - 1) > 1e-3:
             raise LatentError(f"the weights sum to {float(self.weights.sum()):g}, not to 1")
-        dims = [part.takes for part in self._parts() if part.takes not in (None, self.dim)]
+        dims = [part.takes for part in self._parts if part.takes not in (None, self.dim)]
         if dims:
             raise LatentError(f"an estimator takes latents of dimension {dims[0]}, the others {self.dim}")
 
     @property
     def fitted(self) -> bool:
         """Whether weights were chosen and all estimators are fitted."""
-        return super().fitted and all(part.fitted for part in self._parts())
+        return super().fitted and all(part.fitted for part in self._parts)
 
     def fit(  # type: ignore[override]
         self, *, z: Tensor, labels: Tensor, logits: Tensor | None = None, head: nn.Module | None = None
@@ -123,16 +125,14 @@ class Voting(LatentClassifier):
         labels, old = labels.cpu().long(), self.task_boundaries[-1]
         if not ((labels < old).any() and (labels >= old).any()):
             raise LatentError(f"a choice between old and new needs latents of both: labels below {old}, and others")
-        for part in self._parts():
+        for part in self._parts:
             part.require_fitted()
         # Minus infinity is what some heads give to outputs that no class has yet.
         if logits is not None and (logits.isnan() | (logits == torch.inf)).any():
             raise LatentError("the logits hold NaN or infinity: check the model or its input")
         with torch.no_grad():
-            given = [part.leave_one_out_scores(z, labels.to(z.device), logits=logits) for part in self._parts()]
-        *rows, classes = _check_shapes(given)
-        if rows != [len(z)]:
-            raise LatentError(f"the estimators score {(*rows, classes)} for {len(z)} latents: are the logits theirs?")
+            given = [part.leave_one_out_scores(z, labels.to(z.device), logits=logits) for part in self._parts]
+        classes = _check_shapes(given, (len(z),))
         if int(labels.max()) >= classes:
             raise LatentError(f"there is a label {int(labels.max())}, but the estimators score {classes} classes")
         chosen = self._chosen([part.detach().cpu().double() for part in given], labels)
@@ -144,7 +144,7 @@ class Voting(LatentClassifier):
         """Return the sum, `(..., classes)`; about 0 for a class that no estimator favours or disfavours."""
         self._check(z)
         given = [part(z, logits=logits) for part in self.voters()[1]]
-        _check_shapes(given)
+        _check_shapes(given, z.shape[:-1])
         return self._summed(given).to(z.dtype)
 
     def scores(self, z: Tensor, logits: Tensor | None = None) -> Tensor:
@@ -152,22 +152,24 @@ class Voting(LatentClassifier):
         return self._summed([part.scores(z, logits) for part in self.voters()[1]]).to(z.dtype)
 
     def _summed(self, given: Sequence[Tensor]) -> Tensor:
-        return _vote(self.voters()[0], standardised(given), self.offsets.tolist(), self.task_boundaries)
+        offsets = self._traced[1] if self._traced else self.offsets.tolist()
+        return _vote(self.voters()[0], standardised(given), offsets, self.task_boundaries)
 
     def traceable(self) -> nn.Module:
-        """Keep the estimators that have a vote, in their traceable forms; weights and offsets become numbers."""
-        weights, parts = self.voters()
-        return _TracedVoting(weights, [part.traceable() for part in parts], self.offsets.tolist(), self.task_boundaries)
+        """Return a copy of the estimators that have a vote, traceable; weights and offsets are plain numbers in it."""
+        made, (weights, parts) = copy.deepcopy(self), self.voters()
+        made.estimators = nn.ModuleList(part.traceable() for part in parts)
+        made._traced = weights, self.offsets.tolist()
+        return made
 
     def voters(self) -> tuple[list[float], list[LatentClassifier]]:
         """Return the estimators that have any weight, and their weights."""
-        weights = self.weights.tolist()
-        return [w for w in weights if w], [part for part, w in zip(self._parts(), weights, strict=True) if w]
+        weights = self._traced[0] if self._traced else self.weights.tolist()
+        return [w for w in weights if w], [part for part, w in zip(self._parts, weights, strict=True) if w]
 
-    def _parts(self) -> Iterator[LatentClassifier]:
-        for part in self.estimators:
-            assert isinstance(part, LatentClassifier)  # noqa: S101  (for the type checker: a ModuleList forgets)
-            yield part
+    @property
+    def _parts(self) -> list[LatentClassifier]:
+        return list(self.estimators)  # type: ignore[arg-type]
 
     def _chosen(self, given: Sequence[Tensor], labels: Tensor) -> _Candidate:
         standard: dict[tuple[int, ...], Tensor] = {}
@@ -217,19 +219,6 @@ class Voting(LatentClassifier):
             yield tuple((ends[k + 1] - ends[k] - 1) / self.steps for k in range(count))
 
 
-class _TracedVoting(nn.Module):
-    """A `Voting` for an exported graph: numbers, not tensors, since nothing of it is chosen again."""
-
-    def __init__(self, weights: list[float], parts: list[nn.Module], offsets: list[float], ends: list[int]) -> None:
-        super().__init__()
-        self.weights, self.offsets, self.boundaries = weights, offsets, ends
-        self.parts = nn.ModuleList(parts)
-
-    def scores(self, z: Tensor, logits: Tensor | None = None) -> Tensor:
-        given = [part.scores(z, logits) for part in self.parts]  # type: ignore[operator]
-        return _vote(self.weights, standardised(given), self.offsets, self.boundaries)
-
-
 class _Candidate(NamedTuple):
     """One weighting and what it reaches on the training data it is chosen on."""
 
@@ -239,18 +228,15 @@ class _Candidate(NamedTuple):
     unevenness: float
 
 
-def _check_shapes(given: Sequence[Tensor]) -> torch.Size:
-    """Return the shape of all scores; raise if there are several."""
+def _check_shapes(given: Sequence[Tensor], rows: Sequence[int]) -> int:
+    """Return how many classes all estimators score; raise if they differ, or score others than these rows."""
     shapes = sorted({tuple(scores.shape) for scores in given})
-    if len({shape[-1] for shape in shapes}) > 1:
+    if len(shapes) > 1 or shapes[0][:-1] != tuple(rows):
         raise LatentError(
-            f"the estimators of a Voting score {sorted({shape[-1] for shape in shapes})} classes: all of them, and the "
-            "head, must have the same ones"
+            f"the estimators of a Voting score {' and '.join(map(str, shapes))} for latents {tuple(rows)}: all of "
+            "them, and the head, must score the same latents and classes"
         )
-    if len(shapes) > 1:
-        listed = " and ".join(map(str, shapes))
-        raise LatentError(f"the estimators of a Voting give scores {listed}: the head's must be of the same latents")
-    return given[0].shape
+    return shapes[0][-1]
 
 
 def standardised(given: Sequence[Tensor]) -> Tensor:

@@ -1,7 +1,4 @@
-"""The energy model E(z): a small MLP whose value is low where the previous model put its latents.
-
-Knows nothing of training or sampling.
-"""
+"""The energy model E(z): a small MLP whose value is low where the previous model put its latents."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from elign.utils.errors import LatentError, OptionError
-from elign.utils.tensors import check_whole, whole_number
+from elign.utils.tensors import check_number, check_whole, whole_number
 
 _MOST_LAYERS, _WIDEST = 64, 1 << 20  # options also come from files: bounds of memory and time
 
@@ -68,11 +65,8 @@ class EnergyModel(nn.Module):
     ) -> None:
         super().__init__()
         widths = [check_whole(dim, "dim", least=1, most=_WIDEST), *check_widths(hidden), 1]
-        if not (math.isfinite(slope) and slope >= 0):
-            raise OptionError(f"slope must be a finite number >= 0, got {slope}")
-        self.dim = widths[0]
-        self.hidden = tuple(widths[1:-1])
-        self.slope = float(slope)
+        self.dim, self.hidden = widths[0], tuple(widths[1:-1])
+        self.slope = float(check_number(slope, "slope"))
         # skip_init: nn.Linear's own initialisation would draw from the global random state of the caller.
         self.layers = nn.ModuleList(
             nn.utils.skip_init(nn.Linear, a, b)  # type: ignore[no-untyped-call]

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from elign.energy.model import EnergyModel
-from elign.utils.errors import LatentError, OptionError
-from elign.utils.tensors import check_whole, compute_dtype, standard_normal
+from elign.utils.errors import LatentError
+from elign.utils.tensors import check_number, check_whole, compute_dtype, standard_normal
 
 # Rows that an energy other than `EnergyModel` sees at once: bounds the memory of its graph.
 _BLOCK_ROWS = 2048
@@ -46,12 +46,9 @@ class Schedule:
     @classmethod
     def checked(cls, steps: int, step_size: float, noise: float, half_step: bool) -> Schedule:
         """Make one from the options of `descend`; check their ranges."""
-        steps = check_whole(steps, "steps", least=0)
-        if not (math.isfinite(step_size) and step_size > 0):
-            raise OptionError(f"step_size must be a finite number > 0, got {step_size!r}")
-        if not (math.isfinite(noise) and noise >= 0):
-            raise OptionError(f"noise must be a finite number >= 0, got {noise!r}")
-        return cls(steps, step_size / 2 if half_step else step_size, noise * math.sqrt(step_size))
+        check_number(step_size, "step_size", positive=True)
+        kick = check_number(noise, "noise") * math.sqrt(step_size)
+        return cls(check_whole(steps, "steps", least=0), step_size / 2 if half_step else step_size, kick)
 
 
 def descend(
@@ -72,12 +69,9 @@ def descend(
     runs, in training and at inference; the paper's Eq. 4 is `half_step=True, noise=1.0`, that is
     `z <- z - step_size / 2 * dE/dz + sqrt(step_size) * N(0, 1)`.
 
-    An `EnergyModel` takes an exact shortcut through its first hidden layer, many times faster than automatic
-    differentiation, with working memory that does not grow with the number of rows. Any other module that maps `(N, D)`
-    to `(N,)` or `(N, 1)` is differentiated; its rows must not depend on each other.
-
     Args:
-        energy: What to descend; its parameters are never changed and get no gradient.
+        energy: An `EnergyModel`, which takes an exact shortcut through its first hidden layer, or any other module that
+            maps `(N, D)` to `(N,)` or `(N, 1)` row by row, which is differentiated. Its parameters get no gradient.
         z: Latents `(..., D)` of any floating type, on any device.
         steps: Number of steps.
         step_size: Length of a step per unit of gradient.
@@ -91,10 +85,6 @@ def descend(
 
     Returns:
         The moved latents, detached, with the dtype and device of `z`.
-
-    Raises:
-        LatentError: If `z` is not floating point, has no rows' dimension, or does not fit the energy.
-        OptionError: If an option is out of range.
 
     Example:
         >>> import torch
@@ -196,11 +186,7 @@ class HiddenChain:
         return result
 
     def walk(self, u: Tensor, noise: _Noise | None) -> Tensor:
-        """Move `u`, values of the first hidden layer from `enter`, in place.
-
-        Returns:
-            The sum of all gradients, which says how far the latents have moved; see `add_moves`.
-        """
+        """Move `u`, values of the first hidden layer from `enter`, in place; return the sum of all gradients."""
         total = torch.zeros_like(u)
         advance = self._stepper(u, total)
         if noise:
@@ -321,7 +307,6 @@ class TracedChain(nn.Module):
         self.up_slope, self.down_slope = _frozen(torch.tensor(1.0)), _frozen(torch.tensor(energy.slope))
 
     def _move(self, z: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Map latents (N, D) to latents (N, D), as `_move` of an aligner."""
         if self.steps == 0:
             return z.clone()
         if not self.hidden:

@@ -17,18 +17,23 @@ import torch
 from torch import Tensor, nn
 
 from elign.aligners.base import Aligner
-from elign.attachments.attachment import attachments_of
+from elign.attachments import attachments_of
 from elign.classifiers.base import LatentClassifier
-from elign.export.recording import OPSET, Exported, Recording, require_onnx, write_onnx, write_torch
-from elign.export.tracing import (
+from elign.export.recording import (
+    OPSET,
     AlignedLatents,
     AttachedModel,
+    Exported,
     ExportError,
+    Recording,
     TracedClassifier,
     deterministic,
     ready_gate,
+    require_onnx,
+    write_onnx,
+    write_torch,
 )
-from elign.gates.base import Gate
+from elign.gates import Gate
 from elign.utils.errors import AttachError, LatentError, OptionError
 from elign.utils.extraction import logits_of, unwrapped
 from elign.utils.tensors import check_rows, check_tensor
@@ -131,13 +136,9 @@ def export_model_onnx(
         path: The file to write; it is replaced only when all went well.
         example: A batch of inputs. Its shape (but for the number of rows) is that of the graph's input, and on its
             values PyTorch and the graph are compared; they are not stored.
-        drop_noise: As of `export_onnx`.
-        opset: As of `export_onnx`.
-        verify: As of `export_onnx`.
-
-    Raises:
-        ExportError: Nothing is attached, something cannot be exported, a package is missing, or the graph computes
-            something else.
+        drop_noise: As of `export_onnx`, like the options below.
+        opset: Version of the ONNX operators.
+        verify: Compare the graph's results with PyTorch's.
     """
     require_onnx()
     return write_onnx(_record_model(model, example, drop_noise), path, opset=opset, verify=verify)
@@ -151,7 +152,7 @@ def export_model_torch(
     drop_noise: bool = False,
     verify: bool = True,
 ) -> Exported:
-    """Write a model with everything that is attached as a `torch.export` program; see `export_model_onnx`."""
+    """Write a model with what is attached to its heads as a `torch.export` program; see `export_model_onnx`."""
     return write_torch(_record_model(model, example, drop_noise), path, verify=verify)
 
 
@@ -164,20 +165,16 @@ def _record(what: Any, gate: Gate | None, head: nn.Module | None, example: Examp
     if head is not None and not isinstance(head, nn.Module):
         raise OptionError(f"head must be a module, got {type(head).__name__}")
     what = deterministic(what, drop_noise=drop_noise)
-    if isinstance(what, Aligner):
-        return _record_aligner(what, gate, head, _example(example, "example", (_ROWS, what.dim)))
-    if gate is not None or head is not None:
-        raise OptionError(f"a gate and its head go with an aligner; a {type(what).__name__} works without them")
-    z, logits = example if isinstance(example, tuple) and len(example) == 2 else (example, None)
-    return _record_classifier(what, _example(z, "example", (_ROWS, what.takes)), logits)
-
-
-def _record_aligner(aligner: Aligner, gate: Gate | None, head: nn.Module | None, latents: Tensor) -> Recording:
-    gate = ready_gate(gate, aligner)
+    if isinstance(what, LatentClassifier):
+        if gate is not None or head is not None:
+            raise OptionError(f"a gate and its head go with an aligner; a {type(what).__name__} works without them")
+        z, logits = example if isinstance(example, tuple) and len(example) == 2 else (example, None)
+        return _record_classifier(what, _example(z, "example", (_ROWS, what.takes)), logits)
+    latents, ready = _example(example, "example", (_ROWS, what.dim)), ready_gate(gate, what)
     head = None if head is None else copy.deepcopy(head).cpu().float().eval()
     opinion = None if head is None else head.forward
-    expected = _results(lambda z: aligner.align(z, where=gate(z, head=opinion, aligner=aligner)), latents)
-    return Recording.of(AlignedLatents(aligner, gate, head), (latents,), expected, names=("latents", "aligned"))
+    expected = _results(lambda z: what.align(z, where=ready(z, head=opinion, aligner=what)), latents)
+    return Recording.of(AlignedLatents(what, ready, head), (latents,), expected, names=("latents", "aligned"))
 
 
 def _record_classifier(classifier: LatentClassifier, latents: Tensor, logits: Tensor | None) -> Recording:
@@ -202,7 +199,7 @@ def _record_model(model: nn.Module, example: Tensor, drop_noise: bool) -> Record
     if example.ndim < 2 or not len(example):
         raise LatentError(f"example must be a batch of inputs, (N, ...), got shape {tuple(example.shape)}")
     copied = copy.deepcopy(unwrapped(model)).cpu().float().eval()
-    found = [attachment for part in copied.modules() for attachment in attachments_of(part)]
+    found = attachments_of(copied)
     if not found:
         raise ExportError("nothing is attached to this model: elign.attach an aligner, a classifier or a Repair first")
     for attachment in found:
@@ -219,7 +216,8 @@ def _record_model(model: nn.Module, example: Tensor, drop_noise: bool) -> Record
     for handle in watching:
         handle.remove()
     if not called:
-        names = " and ".join(repr(name) for name, part in copied.named_modules() if attachments_of(part))
+        heads = [each.head for each in found]
+        names = " and ".join(repr(name) for name, part in copied.named_modules() if part in heads)
         raise ExportError(
             f"the model does not call {names} (it may use the weights alone), so that what is attached there has no "
             "effect: attach to a module that it calls"

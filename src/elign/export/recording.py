@@ -1,23 +1,35 @@
-"""Record a traced module, check the recording against PyTorch, and write it as a file."""
+"""Graphs: what they compute, recorded by torch, compared with PyTorch's results, and written as files.
+
+A graph has plain tensor operations and no branches on data. Each aligner, gate and classifier gives its own form for it
+(`traceable`, `weights`, `scores`).
+"""
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import io
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from elign.export.tracing import ExportError
+from elign.aligners.base import Aligner
+from elign.attachments import Attachment
+from elign.classifiers.base import LatentClassifier
+from elign.classifiers.voting import Voting
+from elign.gates import Always, ByMask, Gate, Head
+from elign.utils.errors import ElignError, OptionError
+from elign.utils.extraction import logits_of
 from elign.utils.files import write_bytes_atomic
+from elign.utils.fitted import FittedModule
 from elign.utils.tensors import check_whole
 
 # The version that torch's own translations are written in: nothing has to be converted, and old runtimes read it.
@@ -31,25 +43,137 @@ _NEVER = -1e5
 # The energy's gradient jumps where a unit changes its sign, and a gate where it decides: for a latent that lies there,
 # the last bit decides, and another order of summation may decide otherwise. That must stay rare.
 _ODD_SHARE = 0.05
+_NOT_WRITTEN = "so nothing was written; verify=False writes it all the same"
 # A protocol buffer cannot be larger.
 _MOST_BYTES = 2**31 - 2**20
 
 
+_Fitted = TypeVar("_Fitted", bound=FittedModule)
+
+
+class ExportError(ElignError, RuntimeError):
+    """Something that cannot be exported, a package that exporting needs, or a graph that came out wrong."""
+
+
+class TracedGate(nn.Module):
+    """A gate that can be recorded; called as gates are."""
+
+    def __init__(self, gate: Gate) -> None:
+        super().__init__()
+        self.gate = gate
+
+    def forward(self, z: Tensor, *, head: Head | None = None, aligner: nn.Module | None = None) -> Tensor | None:
+        """Return a weight per row, or None for all rows."""
+        # torch shows its recorder a module that stands in two places as one of another class.
+        return None if isinstance(self.gate, Always) else self.gate.weights(z, head, aligner)  # type: ignore[arg-type]
+
+
+class TracedClassifier(nn.Module):
+    """A classifier that can be recorded; called as classifiers are."""
+
+    def __init__(self, classifier: LatentClassifier) -> None:
+        super().__init__()
+        self.classifier: Any = _traceable(classifier)
+
+    def forward(self, z: Tensor, logits: Tensor | None = None) -> Tensor:
+        """Return a score for each row and class."""
+        return self.classifier.scores(z, logits)  # type: ignore[no-any-return]
+
+
+class AlignedLatents(nn.Module):
+    """Latents to aligned latents: a gate and an aligner, with a head that only the gate asks."""
+
+    def __init__(self, aligner: Aligner, gate: Gate, head: nn.Module | None) -> None:
+        super().__init__()
+        self.aligner: Any = _traceable(aligner)
+        self.gate, self.head = TracedGate(gate), head
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Map latents (N, D) to latents (N, D)."""
+        # `forward`, not a call: an aligner that is attached to this head must not run for the gate's question.
+        opinion = None if self.head is None else self.head.forward
+        where = self.gate(z, head=opinion, aligner=self.aligner)
+        return self.aligner.align(z, where=where)  # type: ignore[no-any-return]
+
+
+class AttachedModel(nn.Module):
+    """Inputs to logits: a model, here a copy, whose attachments are exchanged for their traceable forms."""
+
+    def __init__(self, model: nn.Module, found: Sequence[Attachment]) -> None:
+        super().__init__()
+        self.model = model
+        # Attachments are hooks, not parts of the model: as parts of this module, their tensors get names in the graph.
+        self.parts = nn.ModuleList()
+        attachment: Any
+        for attachment in found:
+            what = attachment.what
+            attachment.what = TracedClassifier(what) if isinstance(what, LatentClassifier) else _traceable(what)
+            self.parts.append(attachment.what)
+            if attachment.gate is not None:
+                attachment.gate = TracedGate(attachment.gate)
+                self.parts.append(attachment.gate)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map a batch of inputs to logits."""
+        return logits_of(self.model(x))
+
+
+def deterministic(what: _Fitted, *, drop_noise: bool) -> _Fitted:
+    """Return a copy in float32 on the CPU, without noise; raise if there is some and `drop_noise` is not set."""
+    what.require_fitted()
+    made = copy.deepcopy(what).cpu().float().eval()
+    for part in _noisy(made):
+        if not drop_noise:
+            raise ExportError(
+                f"this aligner adds noise (noise={part.noise}), and an exported graph gives the same latents every "
+                "time: say drop_noise=True (--drop-noise) to export it without noise"
+            )
+        part.noise = 0.0  # type: ignore[assignment]
+    return made
+
+
+def _noisy(part: nn.Module) -> Iterator[Aligner]:
+    """Yield all aligners with noise that a graph will hold: estimators without a vote stay out of it."""
+    if isinstance(part, Aligner) and getattr(part, "noise", False):
+        yield part
+    for inner in part.voters()[1] if isinstance(part, Voting) else part.children():
+        yield from _noisy(inner)
+
+
+def _traceable(what: FittedModule) -> nn.Module:
+    try:
+        return what.traceable()
+    except OptionError as error:
+        raise ExportError(str(error)) from error
+
+
+def ready_gate(gate: Gate | None, aligner: Aligner) -> Gate:
+    """Return a copy in float32 on the CPU of a gate; raise if it makes no sense in a graph with this aligner."""
+    if gate is None:
+        return Always()
+    if isinstance(gate, ByMask):
+        raise ExportError(
+            "a ByMask gate cannot be exported: its mask belongs to one batch. Export without a gate and choose rows "
+            "outside of the graph, or use a gate that decides by itself"
+        )
+    gate.require_fitted()
+    if gate.needs_energy and getattr(aligner, "energy", None) is None:
+        name = type(gate).__name__
+        raise ExportError(f"{name} needs an aligner with an energy, and a {type(aligner).__name__} has none")
+    return copy.deepcopy(gate).cpu().float().eval()
+
+
 @dataclass(frozen=True)
 class Exported:
-    """What an export wrote.
-
-    Attributes:
-        path: The file.
-        nodes: Operations in the graph.
-        difference: Largest difference from PyTorch's own results on the example; None where nothing was compared.
-        signature: Names and shapes of what goes in and of what comes out.
-    """
+    """What an export wrote."""
 
     path: Path
     nodes: int
+    """Operations in the graph."""
     difference: float | None
+    """Largest difference from PyTorch's own results on the example; None where nothing was compared."""
     signature: str = ""
+    """Names and shapes of what goes in and of what comes out."""
 
 
 @dataclass(frozen=True)
@@ -96,10 +220,7 @@ class Recording:
             if result.shape != expected.shape:
                 raise ExportError(f"the graph gives {tuple(result.shape)} where PyTorch gives {tuple(expected.shape)}")
             if (result.isnan() & ~expected.isnan()).any():
-                raise ExportError(
-                    "the graph gives NaN where PyTorch gives numbers, so nothing was written; verify=False writes it "
-                    "all the same"
-                )
+                raise ExportError(f"the graph gives NaN where PyTorch gives numbers, {_NOT_WRITTEN}")
             # Equal infinities are equal: a classifier gives minus infinity to classes that it has never seen.
             apart = torch.where(result == expected, 0.0, (result - expected).abs())
             size, never = expected.abs(), expected < _NEVER
@@ -112,7 +233,7 @@ class Recording:
         if odd > _ODD_SHARE * rows:
             raise ExportError(
                 f"the graph computes something else than PyTorch in {odd} of {rows} rows of the example (by up to "
-                f"{worst:.2g}), so nothing was written; verify=False writes it all the same"
+                f"{worst:.2g}), {_NOT_WRITTEN}"
             )
         return worst
 

@@ -11,8 +11,8 @@ from torch.nn.functional import normalize
 from torch.utils.data import DataLoader
 
 from elign.aligners.base import Aligner
-from elign.attachments.attachment import Attachment
-from elign.gates.base import Gate, Head
+from elign.attachments import Attachment
+from elign.gates import Gate, Head
 from elign.integrations.task_repair import Repairing, TaskRepair
 from elign.utils.errors import MissingLibraryError
 from elign.utils.extraction import find_module

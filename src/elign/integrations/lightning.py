@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from elign.integrations.task_repair import Repairing, TaskRepair
+from elign.integrations.task_repair import RepairingCallback
 from elign.utils.errors import MissingLibraryError
 
 try:
@@ -16,7 +16,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 
-class RepairCallback(Callback):  # type: ignore[misc]
+class RepairCallback(RepairingCallback, Callback):  # type: ignore[misc]
     """Repairs the model at the end of each `trainer.fit`, for `validate`, `test` and `predict`. One fit is one task.
 
     Use the same callback for all tasks: it keeps the statistics of the classes. Its state is in checkpoints. It holds
@@ -24,35 +24,8 @@ class RepairCallback(Callback):  # type: ignore[misc]
     checkpoint that is written after the fit (`trainer.save_checkpoint`) holds the repair; one from within the fit does
     not. Validation within a fit shows the model without the repair.
 
-    Args:
-        head: The head of the `LightningModule`: a name as in `named_modules()`.
-        what: A `Repair` (the default), another classifier, or an aligner; see `TaskRepair`.
-        data: Batches of the task's own data; by default the trainer's training data. Give it if these hold samples of
-            earlier tasks, too.
-        exemplars: Batches of old training data, if you keep any.
-        inputs: Takes the input of the module's `forward` out of a batch, if it is not the first entry.
-        labels: Takes the classes out of a batch, if they are not the second entry.
-        options: `gate`, `statistics` and `old_classes` of `TaskRepair`.
-
-    Attributes:
-        task_repair: The `TaskRepair`, with the report and the statistics.
+    The arguments are those of `RepairingCallback`.
     """
-
-    def __init__(
-        self,
-        head: str,
-        what: Repairing | None = None,
-        *,
-        data: Iterable[Any] | None = None,
-        exemplars: Iterable[Any] | None = None,
-        inputs: Callable[[Any], Any] | None = None,
-        labels: Callable[[Any], Any] | None = None,
-        **options: Any,
-    ) -> None:
-        super().__init__()
-        self.task_repair = TaskRepair(head, what, **options)
-        self.data, self.exemplars = data, exemplars
-        self.inputs, self.labels = inputs, labels
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Keep a copy of the module, or make the one that a checkpoint holds; its state was loaded before this."""
@@ -60,9 +33,7 @@ class RepairCallback(Callback):  # type: ignore[misc]
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Fit; with several processes all of them go on with what the first one has learned from its share."""
-        data = self.data if self.data is not None else trainer.train_dataloader
-        entries = {"inputs": self.inputs, "labels": self.labels, "device": pl_module.device}
-        self.task_repair.end(pl_module, data, exemplars=self.exemplars, **entries)
+        self.fit_repair(pl_module, trainer.train_dataloader, pl_module.device)
         if trainer.world_size > 1:
             self.load_state_dict(trainer.strategy.broadcast(self.state_dict()))
 

@@ -16,20 +16,16 @@ from torch import Tensor, nn
 
 from elign.aligners.base import Aligner, FitReport
 from elign.aligners.linear import Ridge
-from elign.attachments.attachment import Attachment, attach, attachments_of
+from elign.attachments import Attachment, attach, attachments_of
 from elign.classifiers.base import LatentClassifier
 from elign.classifiers.bias import WeightAligned
 from elign.classifiers.voting import Voting
-from elign.gates.base import Gate
-from elign.gates.by_energy import ByEnergy
-from elign.gates.by_prediction import ByPrediction
-from elign.gates.by_probe import ByProbe
-from elign.gates.fixed_strength import FixedStrength
+from elign.gates import ByEnergy, ByPrediction, ByProbe, FixedStrength, Gate
 from elign.repair import Repair
 from elign.repair_report import RepairReport
 from elign.statistics.class_statistics import ClassStatistics
 from elign.utils.errors import AttachError, LatentError, OptionError
-from elign.utils.extraction import Latents, extract_labelled, extract_pairs, find_module, read_logits
+from elign.utils.extraction import Latents, extract_labelled, extract_pairs, read_logits
 from elign.utils.fitted import FittedModule
 
 Repairing = Aligner | LatentClassifier
@@ -48,10 +44,6 @@ class _Task:
     z_cur: Tensor
     labels: Tensor | None
     exemplars: tuple[Tensor, Tensor, Tensor] | None
-
-    @property
-    def head(self) -> nn.Module:
-        return find_module(self.model.model, self.model.head_name)
 
     @property
     def known_labels(self) -> Tensor:
@@ -133,11 +125,6 @@ class TaskRepair:
         self._stored: Mapping[str, Any] | None = None
         self._chosen_gate: Gate | None = None
         self._attachment: Attachment | None = None
-
-    @property
-    def ready(self) -> bool:
-        """Whether there is a repair for the model."""
-        return self.fitted is not None
 
     @property
     def report(self) -> RepairReport | FitReport | None:
@@ -260,8 +247,7 @@ class TaskRepair:
         previous = Latents(self.previous.to(entries["device"]), self.head)
         task = self._read(previous, current, data, exemplars, entries)
         fitted = copy.deepcopy(self.what)
-        fit = self._fit_repair if isinstance(fitted, Repair) else self._fit_other
-        statistics = fit(fitted, task)
+        statistics = self._fit_repair(fitted, task) if isinstance(fitted, Repair) else self._fit_other(fitted, task)
         self.fitted, self.previous = fitted, None
         self._learned(statistics, task.classes)
 
@@ -288,7 +274,7 @@ class TaskRepair:
                 kept = kept_cur[old], classes[old], kept_prev[old]
         return _Task(current, z_prev, z_cur, labels, kept)
 
-    def _fit_repair(self, repair: Any, task: _Task) -> ClassStatistics | None:
+    def _fit_repair(self, repair: Repair, task: _Task) -> ClassStatistics | None:
         """Fit, and return the statistics of all classes."""
         ends = list(itertools.accumulate(map(len, self._tasks)))
         in_order = [label for classes in [*self._tasks, task.classes] for label in classes]
@@ -297,13 +283,13 @@ class TaskRepair:
             task.z_cur,
             task.known_labels,
             head=task.model.logits,
-            weights=task.head if isinstance(task.head, nn.Linear) else None,
+            weights=task.model.head if isinstance(task.model.head, nn.Linear) else None,
             statistics=self.statistics,
             exemplars=task.exemplars,
             # Boundaries are numbers of classes: they say nothing if the classes were not learned in their order.
             task_boundaries=ends if ends and in_order == list(range(len(in_order))) else None,
         )
-        return repair.statistics  # type: ignore[no-any-return]
+        return repair.statistics
 
     def _fit_other(self, fitted: Any, task: _Task) -> ClassStatistics | None:
         """Fit an aligner or a classifier, and return the statistics of all classes."""
@@ -313,12 +299,12 @@ class TaskRepair:
             self._chosen_gate = self._new_gate()
             _fit_gate(self._chosen_gate, fitted, task, self.old_classes)
         elif isinstance(fitted, WeightAligned):
-            fitted.fit(head=task.head, old_classes=self.old_classes)
+            fitted.fit(head=task.model.head, old_classes=self.old_classes)
         elif fitted.learns:
             if old is None:
                 raise LatentError("nothing is known of the old classes: give statistics=... or exemplars=...")
             outputs = read_logits(task.model.logits, task.z_cur[:1]).shape[-1]
-            fitted.fit(old, task.z_cur, task.known_labels, head=task.head, classes=outputs)
+            fitted.fit(old, task.z_cur, task.known_labels, head=task.model.head, classes=outputs)
         if task.labels is None:
             return None
         fresh = ClassStatistics(covariance="auto" if old is None else old.form).update(task.z_cur, task.labels)
@@ -347,6 +333,45 @@ def load_repaired(model: nn.Module, folder: str | os.PathLike[str], *, head: str
     path = Path(folder, _GATE)
     gate = Gate.load(path) if isinstance(what, Aligner) and path.is_file() else None
     return attach(model, head, what, gate=gate, replace=True)
+
+
+class RepairingCallback:
+    """The part that the callbacks for trainers share.
+
+    Args:
+        head: The head of the model: a name as in `named_modules()`.
+        what: A `Repair` (the default), another classifier, or an aligner; see `TaskRepair`.
+        data: Batches of the task's own data; by default the trainer's training data. Give it if these hold samples of
+            earlier tasks, too, or are augmented.
+        exemplars: Batches of old training data, if you keep any.
+        inputs: Takes the model's input out of a batch, if it is not the first entry or `pixel_values`.
+        labels: Takes the classes out of a batch, if they are not the second entry or `labels`.
+        options: `gate`, `statistics` and `old_classes` of `TaskRepair`.
+
+    Attributes:
+        task_repair: The `TaskRepair`, with the report and the statistics.
+    """
+
+    def __init__(
+        self,
+        head: str,
+        what: Repairing | None = None,
+        *,
+        data: Iterable[Any] | None = None,
+        exemplars: Iterable[Any] | None = None,
+        inputs: Callable[[Any], Any] | None = None,
+        labels: Callable[[Any], Any] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        self.task_repair = TaskRepair(head, what, **options)
+        self.data, self.exemplars, self.inputs, self.labels = data, exemplars, inputs, labels
+
+    def fit_repair(self, model: nn.Module, data: Iterable[Any], device: torch.device) -> None:
+        """Fit after a task, on `self.data` or else on these."""
+        data = data if self.data is None else self.data
+        entries: dict[str, Any] = {"inputs": self.inputs, "labels": self.labels, "device": device}
+        self.task_repair.end(model, data, exemplars=self.exemplars, **entries)
 
 
 class RepairingLearner:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from elign.integrations.task_repair import Repairing, TaskRepair, load_repaired
+from elign.integrations.task_repair import Repairing, RepairingCallback, load_repaired
 from elign.utils.errors import MissingLibraryError, OptionError
 
 try:
@@ -22,7 +21,7 @@ except ModuleNotFoundError as error:
 __all__ = ["RepairCallback", "load_repaired"]
 
 
-class RepairCallback(TrainerCallback):  # type: ignore[misc]
+class RepairCallback(RepairingCallback, TrainerCallback):  # type: ignore[misc]
     """Repairs the model at the end of each `trainer.train()`, and saves the repair beside it. One call is one task.
 
     Use the same callback for all tasks, or hand the statistics of the previous one on:
@@ -37,32 +36,14 @@ class RepairCallback(TrainerCallback):  # type: ignore[misc]
         what: A `Repair` (the default), another classifier, or an aligner; see `TaskRepair`.
         previous: The model from before the task; by default a copy of the trainer's model when training begins. Give
             it if you resume from a checkpoint and the trainer was not made with the model from before the task.
-        data: Batches of the task's own data; by default the trainer's training data. Give it if these hold samples of
-            earlier tasks, too, or are augmented.
-        exemplars: Batches of old training data, if you keep any.
-        inputs: Takes the model's input out of a batch; `pixel_values` by default.
-        labels: Takes the classes out of a batch; `labels` by default.
-        options: `gate`, `statistics` and `old_classes` of `TaskRepair`.
-
-    Attributes:
-        task_repair: The `TaskRepair`, with the report and the statistics.
+        options: The other arguments of `RepairingCallback`.
     """
 
     def __init__(
-        self,
-        head: str,
-        what: Repairing | None = None,
-        *,
-        previous: nn.Module | None = None,
-        data: Iterable[Any] | None = None,
-        exemplars: Iterable[Any] | None = None,
-        inputs: Callable[[Any], Any] | None = None,
-        labels: Callable[[Any], Any] | None = None,
-        **options: Any,
+        self, head: str, what: Repairing | None = None, *, previous: nn.Module | None = None, **options: Any
     ) -> None:
-        self.task_repair = TaskRepair(head, what, **options)
-        self.previous, self.data, self.exemplars = previous, data, exemplars
-        self.inputs, self.labels = inputs, labels
+        super().__init__(head, what, **options)
+        self.previous = previous
 
     def on_init_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Keep a copy of the model: training may begin with the weights of a checkpoint."""
@@ -77,9 +58,8 @@ class RepairCallback(TrainerCallback):  # type: ignore[misc]
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Fit, save and attach."""
-        model, data = kwargs["model"], kwargs["train_dataloader"] if self.data is None else self.data
-        entries = {"inputs": self.inputs, "labels": self.labels, "device": args.device}
-        self.task_repair.end(model, data, exemplars=self.exemplars, **entries)
+        model = kwargs["model"]
+        self.fit_repair(model, kwargs["train_dataloader"], args.device)
         self.previous = None
         if torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
             # Each process has seen its share: all of them go on with what the first one has learned.

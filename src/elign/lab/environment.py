@@ -55,9 +55,6 @@ def import_torchvision() -> Any:
 
     A torchvision that was built for CUDA cannot load its library beside a CPU build of torch. It tolerates that, except
     in one place, which describes the shapes of two operators that nobody defined; here they are defined.
-
-    Raises:
-        ImportError: It is not installed.
     """
     try:
         return importlib.import_module("torchvision")

@@ -5,13 +5,19 @@ from __future__ import annotations
 import difflib
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
 from elign.utils.errors import OptionError
 
 T = TypeVar("T")
+
+
+def did_you_mean(text: str, candidates: Iterable[str]) -> str:
+    """Return the nearest candidate as a question that follows a sentence, or nothing if none is near."""
+    near = difflib.get_close_matches(text.strip().lower(), list(candidates), n=1, cutoff=0.5)
+    return f" Did you mean {near[0]!r}?" if near else ""
 
 
 class UnknownNameError(OptionError, KeyError):
@@ -73,9 +79,8 @@ class Registry(Mapping[str, T], Generic[T]):
         # Only an unknown name needs all modules of the package.
         found = self._found if name in self._found else self._all()
         if name not in found:
-            near = difflib.get_close_matches(name.strip().lower(), found, n=1, cutoff=0.5)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise UnknownNameError(f"There is no {self._what} {name!r}.{hint} There are: {', '.join(sorted(found))}.")
+            hint, names = did_you_mean(name, found), ", ".join(sorted(found))
+            raise UnknownNameError(f"There is no {self._what} {name!r}.{hint} There are: {names}.")
         return found[name]
 
     def __contains__(self, name: object) -> bool:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import safetensors.torch
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from torch import Tensor
 
 from elign.utils.errors import ElignError, FileFormatError
@@ -46,11 +48,7 @@ def read_object(path: Path) -> tuple[dict[str, Any], bool]:
 
 
 def parse_object(text: str | bytes) -> dict[str, Any]:
-    """Parse a JSON object from an untrusted text.
-
-    Raises:
-        ValueError: It is not a JSON object.
-    """
+    """Parse a JSON object from an untrusted text; raise `ValueError` if it is not one."""
     try:
         content = json.loads(text)
     except RecursionError as error:
@@ -58,6 +56,30 @@ def parse_object(text: str | bytes) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ValueError("it holds no object")
     return content
+
+
+class OpenModel(BaseModel):
+    """A form of JSON objects that have at least these fields: those that the code relies on."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+
+_Model = TypeVar("_Model")
+
+
+def check_values(model: type[_Model], values: Mapping[str, Any]) -> _Model:
+    """Make a pydantic model, or a dataclass, of values from a file; raise `ValueError`, which names the first field."""
+    try:
+        found: _Model = _adapter(model).validate_python(values)  # type: ignore[arg-type]
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        given = "" if first["type"] == "missing" else f", not {repr(first['input'])[:100]}"
+        raise ValueError(f"{place}: {first['msg']}{given}") from None
+    return found
+
+
+_adapter = cache(TypeAdapter)
 
 
 def digest_of(content: Mapping[str, Any], rest: str = "") -> str:
@@ -77,11 +99,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
 
 
 def read_tensors(path: Path, *, expect: Sequence[str] = ()) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read the tensors and the metadata that `write_tensors` wrote.
-
-    Args:
-        path: The file.
-        expect: Names that must be there.
+    """Read the tensors, `expect` among them, and the metadata that `write_tensors` wrote.
 
     Raises:
         DamagedRunError: The file is damaged, foreign or lacks a name.

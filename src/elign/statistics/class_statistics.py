@@ -30,18 +30,16 @@ _FULL_UP_TO = 256  # latent dimension; 100 full covariances have 26 MB there, an
 _LARGEST_RANK = 1 << 20  # the largest dimension; options also come from files
 _POWER_STEPS, _EXTRA_COLUMNS = 4, 16  # of the subspace iteration in `_principal_rows`
 
-_HELD = {"full": ("covariances",), "low-rank": ("factors", "diagonals"), "diagonal": ("diagonals",), "none": ()}
-"""The tensors with the covariances of classes in each form; the low-rank form also has `shared`."""
-_Spread = dict[str, Tensor]  # the covariance of one class: its entries of these tensors
-_Entry = tuple[int, Tensor, _Spread]  # count, mean and covariance of one class
+_HELD = {"full": ["covariances"], "low-rank": ["factors", "diagonals", "shared"], "diagonal": ["diagonals"], "none": []}
+"""The tensors of each form; all but `shared` have one entry for each class."""
+_Entry = tuple[int, Tensor, dict[str, Tensor]]
+"""Count, mean and covariance of one class; the latter is its entries of `_HELD`."""
 
 
 class Transporter(Protocol):
-    """Whatever moves statistics from one latent space into another: an aligner."""
+    """What moves statistics from one latent space into another: an aligner."""
 
-    def transport(self, statistics: ClassStatistics) -> ClassStatistics:
-        """Return the statistics in the other space."""
-        ...
+    def transport(self, statistics: ClassStatistics) -> ClassStatistics: ...  # noqa: D102
 
 
 @register
@@ -80,11 +78,7 @@ class ClassStatistics(FittedModule):
 
     how_to_fit = "update(...) or from_data(...)"
     rows_of: ClassVar[str] = "means"
-    ranges: ClassVar[Ranges] = {
-        "classes": (0, MOST_CLASSES),
-        "counts": (1, MOST_LATENTS),
-        "diagonals": (0.0, math.inf),
-    }
+    ranges: ClassVar[Ranges] = {"classes": (0, MOST_CLASSES), "counts": (1, MOST_LATENTS), "diagonals": (0.0, math.inf)}
     classes: Tensor
     counts: Tensor
     means: Tensor
@@ -111,17 +105,15 @@ class ClassStatistics(FittedModule):
             "diagonals": (self.rows, dim),
             "shared": (dim, dim),
         }
-        held = ("means", *_HELD[self.form], *(["shared"] if self.form == "low-rank" else []))
-        for name, shape in shapes.items():
-            if name in held:
-                self.register_buffer(name, torch.zeros(shape))
-            elif name in self._buffers:
-                delattr(self, name)
+        for name in shapes:
+            self._buffers.pop(name, None)  # another dimension may have another form
+        for name in ("means", *_HELD[self.form]):
+            self.register_buffer(name, torch.zeros(shapes[name]))
 
     @property
     def form(self) -> Covariance:
         """The form of the covariances: what `auto` stands for in this dimension."""
-        return self._form(self.require_fitted()) if self.covariance == "auto" else self.covariance
+        return self._form(self.require_fitted())
 
     def _form(self, dim: int) -> Covariance:
         if self.covariance != "auto":
@@ -139,14 +131,10 @@ class ClassStatistics(FittedModule):
             return super().extra_repr()
         return f"classes={self.rows}, dim={self.dim}, covariance={self.form!r}, {self.nbytes / 1e6:.2f} MB"
 
-    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
-        super()._load_from_state_dict(state_dict, prefix, *args)
-        # A state is data from outside: ids out of order would be found in the wrong place.
-        if self.fitted:
-            classes = self.classes.tolist()
-            if classes != sorted(set(classes)) or (classes and not 0 <= classes[0] <= classes[-1] <= MOST_CLASSES):
-                raise LatentError(f"class ids must ascend from 0 or more to at most {MOST_CLASSES}")
-            _check_counts(self.counts)
+    def _check_state(self) -> None:
+        classes = self.classes.tolist()
+        if classes != sorted(set(classes)):
+            raise LatentError("class ids must ascend")
 
     @classmethod
     def from_data(
@@ -164,16 +152,8 @@ class ClassStatistics(FittedModule):
     ) -> Self:
         """Compute the statistics of labelled data under a model, in evaluation mode.
 
-        Args:
-            model: Any module.
-            head: The name of its head, as in `model.named_modules()`.
-            loader: Batches with inputs first and classes second.
-            covariance: As of the class.
-            rank: As of the class.
-            argument: Which argument of the head is the latent: a position or a keyword.
-            inputs: Takes the model's input out of a batch, if it is not the first entry.
-            labels: Takes the classes out of a batch, if they are not the second entry.
-            device: Where to run the inputs; by default where the model's parameters are.
+        `loader` gives batches with inputs first and classes second. `head` and `argument` are those of `Repair`,
+        `inputs`, `labels` and `device` those of `Repair.fit`.
         """
         latents = Latents(model, head, argument=argument)
         (z,), classes = extract_labelled([latents], loader, inputs=inputs, labels=labels, device=device)
@@ -202,29 +182,30 @@ class ClassStatistics(FittedModule):
         self, classes: Tensor, counts: Tensor, groups: Iterable[tuple[Tensor, Tensor]], dim: int, dtype: torch.dtype
     ) -> ClassStatistics:
         """Return the statistics of latents: for each class its rows, and those that `shared` is computed from."""
-        form, entries = self._form(dim), []
-        shared = torch.zeros(dim, dim, dtype=torch.float64, device="cpu")
-        for count, (rows, pooled) in zip(counts.tolist(), groups, strict=True):
+        form, shared, entries = self._form(dim), _zeros(dim), {}
+        for label, count, (rows, pooled) in zip(classes.tolist(), counts.tolist(), groups, strict=True):
             mean, x = _centred(rows)
             _check_size([x], dtype)
-            entries.append((count, mean, _spread(form, self.rank, x, torch.zeros_like(mean))))
+            entries[label] = count, mean, _spread(form, self.rank, x, torch.zeros_like(mean))
             if form == "low-rank":
                 x = x if pooled is rows else _centred(pooled)[1]
                 shared.addmm_(x.t(), x, alpha=count / int(counts.sum()))
-        return self._joined(classes, entries, shared, dtype)
+        return self._joined(entries, shared, dtype)
 
-    def _joined(self, classes: Tensor, entries: list[_Entry], shared: Tensor, dtype: torch.dtype) -> ClassStatistics:
-        """Return statistics of classes from those of each of them."""
-        counts, means, spreads = zip(*entries, strict=True)
+    def _joined(self, entries: Mapping[int, _Entry], shared: Tensor, dtype: torch.dtype) -> ClassStatistics:
+        """Return the statistics of classes from those of each of them."""
+        classes = sorted(entries)
+        counts, means, spreads = zip(*(entries[label] for label in classes), strict=True)
         tensors = {name: torch.stack([spread[name].to(dtype) for spread in spreads]) for name in spreads[0]}
-        tensors |= {"classes": classes, "counts": torch.tensor(counts, device="cpu"), "means": torch.stack(means)}
+        tensors |= {name: torch.tensor(n, device="cpu") for name, n in (("classes", classes), ("counts", counts))}
+        tensors["means"] = torch.stack(means)
         if "factors" in tensors:
             tensors["shared"] = shared
         return self._made(tensors, dtype)
 
     def _made(self, tensors: Mapping[str, Tensor], dtype: torch.dtype) -> ClassStatistics:
         """Return statistics with the options and on the device of these, with tensors that are rounded to a type."""
-        made = ClassStatistics(covariance=self.covariance, rank=self.rank)
+        made = ClassStatistics(covariance=self.covariance if len(tensors) > 3 else "none", rank=self.rank)
         rounded = {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
         _check_size(rounded.values(), dtype)
         made.rows, dim = tensors["means"].shape
@@ -241,7 +222,7 @@ class ClassStatistics(FittedModule):
 
     def _entry(self, place: int) -> _Entry:
         """Return count, mean and covariance of the class in this place, in float64 on the CPU."""
-        spread = {name: getattr(self, name)[place].cpu().double() for name in _HELD[self.form]}
+        spread = {name: getattr(self, name)[place].cpu().double() for name in _HELD[self.form] if name != "shared"}
         return int(self.counts[place]), self.means[place].cpu().double(), spread
 
     def merge(self, other: ClassStatistics) -> ClassStatistics:
@@ -256,8 +237,7 @@ class ClassStatistics(FittedModule):
         one, two = (f"dimension {s.require_fitted()} with {s.form} covariances" for s in (self, other))
         if one != two:
             raise LatentError(f"cannot merge statistics of {one} and of {two}")
-        total = int(self.counts.sum()) + int(other.counts.sum())
-        shared = torch.zeros(self.means.shape[1], self.means.shape[1], dtype=torch.float64, device="cpu")
+        total, shared = int(self.counts.sum()) + int(other.counts.sum()), _zeros(self.means.shape[1])
         entries: dict[int, _Entry] = {}
         for part in (self, other):
             if self.form == "low-rank":
@@ -267,9 +247,7 @@ class ClassStatistics(FittedModule):
                 if label in entries:
                     entry = self._pair(entries[label], entry, shared, total)
                 entries[label] = entry
-        dtype = torch.promote_types(self.means.dtype, other.means.dtype)
-        classes = torch.tensor(sorted(entries), device="cpu")
-        return self._joined(classes, [entries[label] for label in classes.tolist()], shared, dtype)
+        return self._joined(entries, shared, torch.promote_types(self.means.dtype, other.means.dtype))
 
     def _pair(self, first: _Entry, second: _Entry, shared: Tensor, total: int) -> _Entry:
         """Return what two sets of latents of one class are together; add what is between them to `shared`."""
@@ -289,11 +267,7 @@ class ClassStatistics(FittedModule):
         return n_1 + n_2, share * mean_1 + (1 - share) * mean_2, spread
 
     def select(self, classes: Sequence[int] | Tensor) -> ClassStatistics:
-        """Return the statistics of these classes only; `shared` stays that of all classes.
-
-        Raises:
-            LatentError: If there is no such class.
-        """
+        """Return the statistics of these classes only; `shared` stays that of all classes."""
         places = torch.tensor(sorted(set(self._places(classes))), device=self.classes.device)
         return self._changed(**{name: t[places] for name, t in self._tensors().items() if name != "shared"})
 
@@ -313,8 +287,8 @@ class ClassStatistics(FittedModule):
 
     def means_only(self) -> ClassStatistics:
         """Return counts and means without covariances."""
-        tensors = {name: t for name, t in self._tensors().items() if name in ("classes", "counts", "means")}
-        return ClassStatistics(covariance="none")._made(tensors, self.means.dtype).to(self.means.device)
+        self.require_fitted()
+        return self._made({"classes": self.classes, "counts": self.counts, "means": self.means}, self.means.dtype)
 
     def per_output(self, values: Tensor, outputs: int) -> Tensor:
         """Return values of classes (C, ...) as (outputs, ...): in the place of each class id, 0 for other outputs."""
@@ -324,7 +298,8 @@ class ClassStatistics(FittedModule):
         """Return the same means and covariances with other counts: how much they weigh when latents are merged in."""
         self.require_fitted()
         counts = torch.as_tensor(counts, device=self.counts.device).expand(self.rows)
-        _check_counts(counts)
+        if bool((counts < 1).any()):
+            raise LatentError("counts of classes must be >= 1")
         return self._changed(counts=counts.long())
 
     def with_means(self, means: Tensor) -> ClassStatistics:
@@ -343,20 +318,16 @@ class ClassStatistics(FittedModule):
         if not prior >= 0:
             raise OptionError(f"prior must be a number >= 0, got {prior!r}")
         seen = ClassStatistics(covariance="none").update(z, labels)
-        if seen.dim != self.require_fitted():
-            raise LatentError(f"these statistics have dimension {self.dim}, the exemplars {seen.dim}")
-        means, held = self.means.cpu().double().clone(), self._held()
+        check_statistics(self, seen.dim)
+        means, known = self.means.cpu().double().clone(), set(self.classes.tolist())
         for label, count, mean in zip(seen.classes.tolist(), seen.counts.tolist(), seen.means, strict=True):
-            if label in held:
-                means[held[label]] += (mean - means[held[label]]) * (count / (prior + count))
+            if label in known:
+                own = means[self._places([label])[0]]
+                own += (mean - own) * (count / (prior + count))
         return self._changed(means=means)
 
     def covariance_of(self, label: int) -> Tensor:
-        """Return the covariance (D, D) of one class, in float64 on the CPU.
-
-        Raises:
-            LatentError: If there is no such class, or there are only means.
-        """
+        """Return the covariance (D, D) of one class, in float64 on the CPU."""
         self._require_covariance()
         spread = self._entry(self._places([label])[0])[2]
         if self.form == "full":
@@ -372,7 +343,7 @@ class ClassStatistics(FittedModule):
         shares = self.counts.cpu().double() / int(self.counts.sum())
         if self.form == "diagonal":
             return (shares @ self.diagonals.cpu().double()).diag()
-        total = torch.zeros_like(self.covariances[0], dtype=torch.float64, device="cpu")
+        total = _zeros(self.covariances.shape[1])
         for share, covariance in zip(shares.tolist(), self.covariances, strict=True):
             total.add_(covariance.cpu().double(), alpha=share)
         return total
@@ -382,8 +353,7 @@ class ClassStatistics(FittedModule):
     ) -> tuple[Tensor, Tensor]:
         """Draw n latents of each class (or of some) from N(m_c, S_c); S_c may be singular.
 
-        Returns:
-            Latents `(n C, D)` and their classes, class after class; the same for the same state of the generator.
+        Returns latents `(n C, D)` and their classes, class after class.
         """
         n = check_whole(n, "n", least=1)
         self._require_covariance()
@@ -415,20 +385,13 @@ class ClassStatistics(FittedModule):
         return self._changed(**moved)
 
     def resampled(
-        self,
-        move: Callable[[Tensor], Tensor],
-        per_class: int | None = None,
-        generator: torch.Generator | None = None,
+        self, move: Callable[[Tensor], Tensor], per_class: int | None = None, generator: torch.Generator | None = None
     ) -> ClassStatistics:
-        """Return the statistics of latents that any function moves, through samples; the counts stay.
+        """Return the statistics of latents that any function from rows to rows moves, through samples; counts stay.
 
         The samples of a class have exactly its mean and, if there are enough of them, its covariance: a move that is
-        affine is then followed without sampling error. With means only, the means are moved.
-
-        Args:
-            move: Rows `(N, D)` to rows `(N, D)`.
-            per_class: Samples for each class; by default 1,000, or 1.5 times the dimension if that is more.
-            generator: Of the samples.
+        affine is then followed without sampling error. By default there are 1,000, or 1.5 times the dimension if that
+        is more. With means only, the means are moved.
         """
         dim = self.require_fitted()
         if self.form == "none":
@@ -463,19 +426,16 @@ class ClassStatistics(FittedModule):
         z = mean + noise[:, :dim] * spread["diagonals"].clamp(min=0).sqrt()
         return z + noise[:, dim:] @ spread["factors"] if self.form == "low-rank" else z
 
-    def _held(self) -> dict[int, int]:
-        """Return the place of each class."""
-        self.require_fitted()
-        return {label: place for place, label in enumerate(self.classes.tolist())}
-
     def _places(self, classes: Sequence[int] | Tensor) -> list[int]:
         """Return where these classes stand."""
-        held, wanted = self._held(), whole_numbers(classes)
+        self.require_fitted()
+        places = {label: place for place, label in enumerate(self.classes.tolist())}
+        wanted = whole_numbers(classes)
         wanted = [wanted] if isinstance(wanted, int) else wanted
-        missing = [label for label in wanted if label not in held]
+        missing = set(wanted) - set(places)
         if missing:
-            raise LatentError(f"there are no statistics of class {missing[0]}")
-        return [held[label] for label in wanted]
+            raise LatentError(f"there are no statistics of class {min(missing)}")
+        return [places[label] for label in wanted]
 
     def _require_covariance(self) -> None:
         self.require_fitted()
@@ -483,14 +443,21 @@ class ClassStatistics(FittedModule):
             raise LatentError('these statistics hold means only: make them with another covariance than "none"')
 
 
+def check_statistics(statistics: Any, dim: int | None) -> None:
+    """Raise if these are not fitted statistics, or if latents have another dimension."""
+    if not isinstance(statistics, ClassStatistics):
+        raise OptionError(f"statistics must be ClassStatistics, got {type(statistics).__name__}")
+    if statistics.require_fitted() != (dim or statistics.dim):
+        raise LatentError(f"the statistics have dimension {statistics.dim}, the latents {dim}")
+
+
 def _check_size(tensors: Iterable[Tensor], dtype: torch.dtype) -> None:
     if not all(bool(tensor.isfinite().all()) for tensor in tensors):
         raise LatentError(f"the covariances of these latents are too large for {dtype}: scale the latents down")
 
 
-def _check_counts(counts: Tensor) -> None:
-    if bool((counts < 1).any()):
-        raise LatentError("counts of classes must be >= 1")
+def _zeros(dim: int) -> Tensor:
+    return torch.zeros(dim, dim, dtype=torch.float64, device="cpu")
 
 
 def _centred(rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -500,7 +467,7 @@ def _centred(rows: Tensor) -> tuple[Tensor, Tensor]:
     return mean, (rows - mean) / math.sqrt(len(rows))
 
 
-def _spread(form: Covariance, rank: int, x: Tensor, rest: Tensor) -> _Spread:
+def _spread(form: Covariance, rank: int, x: Tensor, rest: Tensor) -> dict[str, Tensor]:
     """Express the covariance x'x + diag(rest) in this form."""
     if form == "full":
         return {"covariances": x.t() @ x + rest.diag()}

@@ -1,14 +1,9 @@
-"""Heads of models, and the latents that reach them.
-
-`Latents` catches what goes into a head, `Pairs` holds that of two models for the same inputs. The functions below find
-a head by its name, and take the latent out of its arguments and the logits out of its output.
-"""
+"""Heads of models, the latents that reach them (`Latents`, `Pairs`), and the logits in what they return."""
 
 from __future__ import annotations
 
 import copy
 import difflib
-import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
@@ -21,7 +16,7 @@ from torch.utils.data import Dataset
 
 from elign.utils.errors import AttachError, LatentError, OptionError
 from elign.utils.fitted import ProgressLine
-from elign.utils.tensors import WHOLE_NUMBERS, check_labels, check_rows, check_whole
+from elign.utils.tensors import WHOLE_NUMBERS, check_labels, check_number, check_rows, check_whole
 
 hook_lock = threading.Lock()
 """Held while a hook is registered: torch numbers hooks without a lock, and two of one number are one."""
@@ -36,12 +31,8 @@ class Latents(nn.Module):
 
     Runs the whole model and catches what goes into the head, before any aligner that is attached there. Only calls of
     the same thread count: others may use the model meanwhile. If you call it yourself, put the model into evaluation
-    mode first; everything that fits on latents does that for you.
-
-    Args:
-        model: Any module.
-        head: The head: a name as in `model.named_modules()`, or the module itself.
-        argument: Which argument of the head is the latent: a position or a keyword.
+    mode first; everything that fits on latents does that for you. `head` is a name as in `model.named_modules()`, or
+    the module itself; `argument` says which argument of the head is the latent: a position or a keyword.
 
     Example:
         >>> import torch
@@ -58,11 +49,9 @@ class Latents(nn.Module):
         # compiled does not notice a hook.
         self.model = unwrapped(model)
         self.argument = argument
-        part = find_module(model, head) if isinstance(head, str) else head
-        names = [name for name, module in self.model.named_modules() if module is part]
-        if not names:
-            raise AttachError("the given head is not a part of the given model")
-        self.head_name: str = names[0]
+        # Twice: a wrapper has parts, itself for one, that the model inside does not have.
+        part = find_module(self.model, find_module(model, head))
+        self.head_name = next(name for name, module in self.model.named_modules() if module is part)
 
     def forward(self, x: Any) -> Tensor:
         """Map inputs to latents `(..., D)`; several calls of the head give their rows one after another."""
@@ -77,10 +66,9 @@ class Latents(nn.Module):
                 # A copy: a head may begin with an operation in place.
                 caught.append(z.clone())
 
-        head = find_module(self.model, self.head_name)
         with hook_lock:
             # prepend: an aligner that is attached to this head must not be seen.
-            handle = head.register_forward_pre_hook(catch, prepend=True, with_kwargs=True)
+            handle = self.head.register_forward_pre_hook(catch, prepend=True, with_kwargs=True)
         try:
             self.model(x)
         finally:
@@ -90,9 +78,14 @@ class Latents(nn.Module):
             raise AttachError(f"the model never called its module {self.head_name!r}: is that the head it uses?")
         return caught[0] if len(caught) == 1 else torch.cat([z.reshape(-1, z.shape[-1]) for z in caught])
 
+    @property
+    def head(self) -> nn.Module:
+        """The head itself."""
+        return find_module(self.model, self.head_name)
+
     def logits(self, z: Tensor) -> Any:
         """Return what the head alone gives for latents, in evaluation mode, without what may be attached to it."""
-        part, argument = find_module(self.model, self.head_name), self.argument
+        part, argument = self.head, self.argument
         if argument != 0 and not isinstance(argument, str):
             raise AttachError(f"the head gets latents alone: argument must be 0 or a keyword, not {argument!r}")
         weight = next((p for p in part.parameters() if p.is_floating_point()), None)
@@ -155,20 +148,24 @@ def unwrapped(model: nn.Module) -> nn.Module:
             return model
 
 
-def find_module(model: nn.Module, name: str) -> nn.Module:
-    """Return the part of `model` with this dotted name; the error if there is none names the nearest ones.
+def find_module(model: nn.Module, head: str | nn.Module) -> nn.Module:
+    """Return a part of `model` by its dotted name, and check that a module is a part of it.
 
-    Names are those of `model.named_modules()`; of a wrapped model, those of the model inside will do.
+    Names are those of `model.named_modules()`, or of the model inside of a wrapper; an error names the nearest ones.
     """
     inside: dict[str, nn.Module] = dict(unwrapped(model).named_modules())
     parts: dict[str, nn.Module] = {**inside, **dict(model.named_modules())}
-    if name in parts:
-        return parts[name]
-    below = [part for part in inside if part.endswith(f".{name}")]
-    near = below[:3] or difflib.get_close_matches(name, parts, n=3) or [part for part in parts if part][-3:]
+    if isinstance(head, nn.Module):
+        if not any(part is head for part in parts.values()):
+            raise AttachError("the given head is not a part of the given model")
+        return head
+    if head in parts:
+        return parts[head]
+    below = [part for part in inside if part.endswith(f".{head}")]
+    near = below[:3] or difflib.get_close_matches(head, parts, n=3) or [part for part in parts if part][-3:]
     if not near:
-        raise AttachError(f"the model has no module {name!r}: it has no parts at all")
-    raise AttachError(f"the model has no module {name!r}; did you mean one of {', '.join(map(repr, near))}?")
+        raise AttachError(f"the model has no module {head!r}: it has no parts at all")
+    raise AttachError(f"the model has no module {head!r}; did you mean one of {', '.join(map(repr, near))}?")
 
 
 def latent_of(args: tuple[Any, ...], kwargs: Mapping[str, Any], argument: int | str) -> Tensor:
@@ -220,7 +217,7 @@ def read_logits(head: Callable[[Tensor], Any], z: Tensor) -> Tensor:
 
 
 def with_logits(output: Any, logits: Tensor) -> Any:
-    """Return what a head returned, with other logits in the place where `logits_of` finds them."""
+    """Return what a head returned with other logits."""
     if isinstance(output, Mapping):
         return with_entries(output, {"logits" if "logits" in output else next(iter(output)): logits})
     return same_type(output, [logits, *output[1:]]) if isinstance(output, tuple | list) else logits
@@ -254,9 +251,7 @@ def extract_pairs(
 ) -> tuple[Tensor, Tensor]:
     """Return latents of the same inputs under both models, each `(N, D)`; the arguments are those of `Aligner.fit`."""
     passes = check_whole(passes, "passes", least=1)
-    if mixup is not None and not (math.isfinite(mixup) and mixup > 0):
-        raise OptionError(f"mixup must be a finite number > 0, or None, got {mixup!r}")
-    blend = None if mixup is None else _mixup(mixup, seed)
+    blend = None if mixup is None else _mixup(check_number(mixup, "mixup", positive=True), seed)
     pairs: list[tuple[Tensor, Tensor]] = []
     for number in range(passes):
         seen = len(pairs)
@@ -284,7 +279,7 @@ def extract_labelled(
 ) -> tuple[list[Tensor], Tensor]:
     """Return latents `(N, D)` of the same inputs under each model, and their classes `(N,)`."""
     found: list[list[Tensor]] = []
-    for batch, given in _latents(models, data, inputs=inputs, device=device):
+    for batch, given in _latents(models, data, inputs=inputs, device=device, change=None):
         latents = [_rows(z, "the model") for z in given]
         classes = _classes((labels or _label_entry)(batch)).to(latents[-1].device)
         tokens = given[-1].shape[1] if given[-1].ndim == 3 else 1
@@ -314,7 +309,7 @@ def _latents(
     *,
     inputs: Callable[[Any], Any] | None,
     device: torch.device | str | None,
-    change: Callable[[Any], Any] | None = None,
+    change: Callable[[Any], Any] | None,
 ) -> Iterator[tuple[Any, list[Tensor]]]:
     """Yield each batch with what each model makes of its input, in evaluation mode and without gradients."""
     if isinstance(data, Dataset):
@@ -366,12 +361,10 @@ def _input_entry(batch: Any) -> Any:
 
 
 def _label_entry(batch: Any) -> Any:
-    entries = batch
-    if isinstance(batch, Mapping):
-        for name in _LABEL_NAMES:
-            if name in batch:
-                return batch[name]
-        entries = list(batch.values())
+    named = [batch[name] for name in _LABEL_NAMES if name in batch] if isinstance(batch, Mapping) else []
+    if named:
+        return named[0]
+    entries = list(batch.values()) if isinstance(batch, Mapping) else batch
     if not isinstance(entries, tuple | list) or len(entries) < 2:
         raise LatentError(
             "a batch must hold inputs and classes, in this order; use inputs=... and labels=... to say where"

@@ -1,7 +1,7 @@
 """Fitted objects and their files: one safetensors file for each object, never a pickle.
 
-The metadata of a file names the format, its version, the class, the class's options and a digest of all of it; its
-tensors are the module's `state_dict`. A file is data from outside: sizes, types and values are checked before use.
+The metadata of a file are the format, its version, the class, its options and a digest of all of it; its tensors are
+the `state_dict`. A file is data from outside: sizes, types and values are checked before use.
 """
 
 from __future__ import annotations
@@ -42,11 +42,7 @@ Progress = Callable[[int, int, float], None]
 
 
 class ProgressLine:
-    """A line on the terminal that says how far something is, once it has taken a second; nothing elsewhere.
-
-    Args:
-        what: What goes on.
-    """
+    """A line on the terminal that says how far `what` is, once it has taken a second; nothing elsewhere."""
 
     def __init__(self, what: str) -> None:
         self.what = what
@@ -54,26 +50,24 @@ class ProgressLine:
         self._shown = False
 
     def __call__(self, done: int, of: int | None, loss: float | None = None) -> None:
-        """Show how much is done, and the time left if it is known how much there is."""
+        """Show how much is done and, if it is known how much there is, the time left."""
         seconds = time.monotonic() - self._start
         self.show(f"{done} of {of}, {seconds / done * (of - done):.0f} s left" if of and done else f"{done}")
 
     def show(self, text: str) -> None:
         """Show what is going on."""
-        now, terminal = time.monotonic(), sys.stderr
-        if now - self._start < 1 or now - self._last < 0.1 or terminal is None or not terminal.isatty():
+        now = time.monotonic()
+        if now - self._start < 1 or now - self._last < 0.1 or sys.stderr is None or not sys.stderr.isatty():
             return
         self._last, self._shown = now, True
-        terminal.write(f"\r{self.what}: {text}\x1b[K")
-        terminal.flush()
+        print(f"\r{self.what}: {text}\x1b[K", end="", file=sys.stderr, flush=True)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
         if self._shown:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 _Class = TypeVar("_Class", bound="type[FittedModule]")
@@ -89,7 +83,7 @@ def register(cls: _Class) -> _Class:
         >>> @elign.register
         ... class Still(elign.Aligner):
         ...     def _learn(self, z_prev, z_cur, progress):
-        ...         return elign.FitReport(rows=len(z_cur), dim=z_cur.shape[1])
+        ...         pass
         ...     def _move(self, rows, generator):
         ...         return rows.clone()
         >>> elign.registered("Still") is Still
@@ -314,8 +308,10 @@ def _plain(option: Any) -> Any:
 class _NoMoreThan(TorchFunctionMode):
     """Refuses to make many more numbers than a file holds: a few bytes of options must not ask for gigabytes."""
 
-    _like = (torch.empty_like, torch.zeros_like, torch.ones_like)
-    _makers = (torch.empty, torch.zeros, torch.ones, torch.full, torch.eye, torch.rand, torch.randn, torch.arange)
+    _makers: ClassVar[set[Callable[..., Tensor]]] = {
+        *(torch.empty, torch.zeros, torch.ones, torch.full, torch.eye, torch.rand, torch.randn, torch.arange),
+        *(torch.empty_like, torch.zeros_like, torch.ones_like),
+    }
 
     def __init__(self, held: int) -> None:
         super().__init__()
@@ -324,11 +320,10 @@ class _NoMoreThan(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         options = dict(kwargs or {})
-        if func in (*self._makers, *self._like) and str(options.get("device")) != "meta":
+        if func in self._makers and str(options.get("device")) != "meta":
             # On this device a tensor is its shape alone; random numbers do not exist there.
-            elsewhere = {**options, "device": "meta"}
-            elsewhere.pop("generator", None)
-            planned = func(*args, **elsewhere)
+            shaping = {name: value for name, value in options.items() if name != "generator"}
+            planned = func(*args, **{**shaping, "device": "meta"})
             self._left -= planned.numel()
             if self._left < 0:
                 raise ValueError(f"that would take {tuple(planned.shape)} numbers, and the file has fewer")
@@ -387,7 +382,9 @@ def _check_loaded(made: FittedModule, tensors: Mapping[str, Tensor]) -> None:
         # A file from before there were two directions has one tensor less.
         if name not in tensors:
             continue
-        if _number_kind(tensors[name]) != _number_kind(tensor):
+        # Of one kind (truth values, whole, floating-point or complex numbers), however many bits they have.
+        types = tensors[name].dtype, tensor.dtype
+        if not (torch.can_cast(*types) and torch.can_cast(*types[::-1])):
             raise LatentError(f"{name} is {tensors[name].dtype}, expected {tensor.dtype}")
         # torch takes one number in brackets for a number.
         if tensors[name].shape != tensor.shape:
@@ -401,11 +398,6 @@ def _check_loaded(made: FittedModule, tensors: Mapping[str, Tensor]) -> None:
                 if held is not None and not bool(((held >= least) & (held <= most)).all()):
                     raise LatentError(f"{prefix}{'.' if prefix else ''}{name} must be in [{least:g}, {most:g}]")
             part._check_state()
-
-
-def _number_kind(tensor: Tensor) -> tuple[bool, bool, bool]:
-    """Tell truth values, whole, floating-point and complex numbers apart; how many bits they have does not matter."""
-    return tensor.dtype == torch.bool, tensor.is_floating_point(), tensor.is_complex()
 
 
 def digest(metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -86,10 +87,7 @@ def check_weights(where: Tensor, z: Tensor) -> Tensor:
 
 
 def whole_number(number: Any) -> int:
-    """Return a whole number of any kind (numpy's and torch's too) as a plain one; a TypeError if it is something else.
-
-    A truth value does not count, although Python takes it for 0 or 1.
-    """
+    """Return a whole number (numpy's and torch's too) as a plain one; a TypeError for anything else, bool included."""
     if isinstance(number, bool) or getattr(number, "dtype", None) == torch.bool:
         raise TypeError("a truth value is not a whole number")
     return operator.index(number)
@@ -102,10 +100,7 @@ def whole_numbers(given: Any) -> int | list[int]:
 
 
 def check_whole(number: Any, what: str, *, least: int, most: int | None = None) -> int:
-    """Return an option as a plain number; raise if it is not a whole one, too small or too large.
-
-    Options also come from files: whatever memory or time follows from them is bounded here.
-    """
+    """Return an option as a plain number; raise if it is not a whole one, too small or too large."""
     try:
         found = whole_number(number)
     except TypeError:
@@ -114,6 +109,19 @@ def check_whole(number: Any, what: str, *, least: int, most: int | None = None) 
         bound = "" if most is None else f" and <= {most}"
         raise OptionError(f"{what} must be a whole number >= {least}{bound}, got {number!r}")
     return found
+
+
+def check_number(number: Any, what: str, *, least: float = 0.0, most: float = math.inf, positive: bool = False) -> Any:
+    """Return an option unchanged; raise if it is not a finite number in [least, most], or 0 where it must not be."""
+    try:
+        fits = math.isfinite(number) and least <= number <= most and not (positive and number == 0)
+    except (TypeError, ValueError, OverflowError):
+        fits = False
+    if not fits:
+        bound = "> 0" if positive else f">= {least:g}"
+        upper = "" if math.isinf(most) else f" and <= {most:g}"
+        raise OptionError(f"{what} must be a finite number {bound}{upper}, got {str(number)[:80]}")
+    return number
 
 
 def check_seed(seed: Any) -> int:

@@ -109,9 +109,6 @@ def test_the_paper_preset_is_the_published_one():
         assert (imagenet.learner.options["branch_one"], imagenet.learner.options["branch_two"]) == ("scaled", "fixed")
 
 
-# --- options that others declare -------------------------------------------------------------------------
-
-
 def test_data_sets_learners_and_models_are_those_that_exist():
     assert set(TREE.choices("data")) == set(DATASETS)
     assert {name.removesuffix("-implicit") for name in TREE.choices("learner")} == set(LEARNERS)
@@ -149,9 +146,6 @@ def test_a_new_learner_and_a_new_data_set_need_no_file(monkeypatch):
         compose(["learner=mine", "learner.weight=much"])
 
 
-# --- mistakes --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("typed", "complaint"),
     [
@@ -185,7 +179,7 @@ def test_a_new_learner_and_a_new_data_set_need_no_file(monkeypatch):
         ("train.accelerator=", "train.accelerator must be 'auto', 'cpu', 'cuda' or 'mps'"),
         ("aligner.hidden=64", "aligner.hidden must be a list, such as [64,64] or [], not 64"),
         ("aligner.hidden=[0]", "aligner: hidden"),
-        ("aligner.energy_quantile=2", "aligner: quantile must be in [0, 1]"),
+        ("aligner.energy_quantile=2", "aligner: quantile must be"),
         ("memory.budget=3 memory.per_class=3", "cannot both be given"),
         ("protocol.first=3", "must be given together"),
         ("protocol=null", "needs a name"),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.fuzzing import answer, damaged, fuzz
 
 from elign.lab.data.base import DATASETS, DamagedFileError, DataError, DatasetNotFoundError
-from elign.lab.data.folders import FolderLayoutError, ImageFolders, ImageList, read_folders, split_folder
+from elign.lab.data.folders import FolderLayoutError, ImageFolders, ImageList
 
 
 def find(name: str, *, path: Path | str | None = None, data_dir: Path = Path("nowhere")) -> ImageFolders:
@@ -42,7 +42,10 @@ def test_a_folder_with_train_and_test(tmp_path):
 
 def test_val_takes_the_place_of_test(tmp_path):
     put(tmp_path, "train/a/1.png", "val/a/v.png")
+    put(tmp_path, "val/val_annotations.txt")  # class folders win over a list
     assert listed(find("folder", path=str(tmp_path)).test) == [("val/a/v.png", 0)]
+    with pytest.raises(FolderLayoutError, match="no such folder"):
+        find("folder", path=tmp_path / "gone")
 
 
 def test_odd_files_are_passed_over(tmp_path):
@@ -105,13 +108,6 @@ def test_a_wrong_layout_is_one_line_that_names_the_folder_and_what_is_needed(tmp
     assert "train/CLASS/*.jpg" in message
     assert "\n" not in message
     assert str(pickle.loads(pickle.dumps(caught.value))) == message
-
-
-def test_a_folder_that_is_not_there(tmp_path):
-    with pytest.raises(FolderLayoutError, match="no such folder"):
-        find("folder", path=tmp_path / "gone")
-    with pytest.raises(DataError, match="needs the path"):
-        find("folder")
 
 
 @pytest.mark.parametrize(
@@ -205,11 +201,6 @@ def test_a_broken_list_of_test_pictures_is_named(tmp_path, content, problem):
     assert caught.value.path == path
 
 
-def test_class_folders_win_over_a_list(tmp_path):
-    put(tmp_path, "train/a/1.png", "val/a/1.png", "val/val_annotations.txt")
-    assert listed(find("folder", path=tmp_path).test) == [("val/a/1.png", 0)]
-
-
 TINY = b"a.JPEG\tn01\t0\t0\t62\t57\nb.JPEG\tn02\t3\t3\t9\t9\n"
 CSV = b"ImageId,PredictionString\na,n01 1 2 3 4\nb,n02 5 6 7 8\n"
 
@@ -227,7 +218,7 @@ def folder(tmp_path):
 def test_fuzz_damaged_lists_name_pictures_that_are_there_or_are_named(folder, data, tiny):
     path = folder / ("val/val_annotations.txt" if tiny else "LOC_val_solution.csv")
     path.write_bytes(data.draw(damaged((TINY if tiny else CSV,), text=True)))
-    found = answer(lambda: read_folders(folder, needed="..."), names=path)
+    found = answer(lambda: find("folder", path=folder), names=path)
     path.unlink()
     assert found is None or all(found.test.path(row).parent == folder / "val/images" for row in range(len(found.test)))
 
@@ -237,11 +228,11 @@ def test_fuzz_damaged_lists_name_pictures_that_are_there_or_are_named(folder, da
 def test_fuzz_a_list_reaches_nothing_outside(folder, line, before):
     path = folder / "val/val_annotations.txt"
     path.write_text(f"{before}outside.JPEG n01\n{line}", encoding="utf-8", errors="replace")
-    assert answer(lambda: read_folders(folder, needed="..."), names=path) is None
+    assert answer(lambda: find("folder", path=folder), names=path) is None
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such file names")
 def test_a_class_whose_name_is_no_text_is_named_before_anything_is_trained(tmp_path):
     os.mkdir(os.fsencode(tmp_path) + b"/cl\xe4ss")  # noqa: PTH102  (a path of bytes)
     with pytest.raises(DataError, match="not UTF-8: rename it"):
-        split_folder(tmp_path, needed="...")
+        find("folder", path=tmp_path)

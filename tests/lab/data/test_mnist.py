@@ -64,12 +64,6 @@ def test_files_on_disk_are_read(tmp_path, contents, folder, ending):
     assert data.test_labels.tolist() == [2, 1, 0]
 
 
-def test_a_plain_file_is_preferred_to_a_compressed_one(tmp_path, contents):
-    put(tmp_path / "mnist", contents)
-    (tmp_path / "mnist" / "train-images-idx3-ubyte.gz").write_bytes(b"rubbish")
-    assert len(Tiny("mnist").load(tmp_path).train_images) == 6
-
-
 def test_a_label_without_a_class_is_named(tmp_path, contents):
     put(tmp_path / "mnist", contents | {"t10k-labels-idx1-ubyte": encode([0, 1, 10])})
     with pytest.raises(DamagedFileError, match="label 10, above 9") as caught:
@@ -87,11 +81,6 @@ def read(folder, content: bytes, shape=SHAPE) -> torch.Tensor:
     path = folder / "file"
     path.write_bytes(content)
     return read_idx(path, shape)
-
-
-@pytest.mark.parametrize("content", WHOLE, ids=["plain", "gzip"])
-def test_what_is_written_is_read(tmp_path, content):
-    assert torch.equal(read(tmp_path, content), torch.arange(80, dtype=torch.uint8).reshape(SHAPE))
 
 
 @pytest.mark.parametrize(
@@ -124,16 +113,9 @@ def test_gzip_must_be_whole(tmp_path):
 
 def test_a_gzip_bomb_is_not_inflated(tmp_path):
     squeeze = zlib.compressobj(wbits=31)
-    parts = [squeeze.compress(IMAGES), *(squeeze.compress(bytes(1 << 20)) for _ in range(2000)), squeeze.flush()]
+    parts = [squeeze.compress(IMAGES), *(squeeze.compress(bytes(1 << 20)) for _ in range(100)), squeeze.flush()]
     with bounded(megabytes=16), pytest.raises(DamagedFileError, match="bytes"):
         read(tmp_path, b"".join(parts))
-
-
-@pytest.mark.parametrize("target", ["/dev/zero", "loop"])
-def test_only_regular_files_are_read(tmp_path, target):
-    (tmp_path / "loop").symlink_to(target)
-    with bounded(), pytest.raises(DamagedFileError, match=r"not a regular file|cannot be read"):
-        read_idx(tmp_path / "loop", SHAPE)
 
 
 @fuzz(150)
@@ -207,9 +189,3 @@ def test_a_missing_dataset_says_what_to_put_where_and_what_was_tried(tmp_path, s
     assert len(caught.value.files) == 4
     for part in (str(tmp_path / "mnist"), "train-labels-idx1-ubyte.gz", "ELIGN_DATA", "404"):
         assert part in str(caught.value)
-
-
-def test_a_folder_that_cannot_be_made_is_named(tmp_path, contents):
-    (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(DatasetNotFoundError, match="download: "):
-        Tiny("mnist").load(tmp_path / "file")

@@ -8,14 +8,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from elign.lab.config import compose
 from elign.lab.evaluation.features import TaskLatents
-from elign.lab.evaluation.inputs import AlignerSettings, AlignTarget, EvalInputs
+from elign.lab.evaluation.inputs import AlignTarget, EvalInputs
 from elign.lab.evaluation.task_evaluation import evaluate_task
-from elign.lab.models.growing_heads import LinearHead
+from elign.lab.models.classifier import LinearHead
 
 DIM, SIZES = 5, (4, 2, 2)
 TEST_EACH, NEW_EACH, MEMORY_EACH = 8, 30, 5
-QUICK = AlignerSettings(iterations=40, hidden=(16,), steps=10, learning_rate=5e-3)
+QUICK = compose().aligner.replace(iterations=40, hidden=(16,), steps=10, learning_rate=5e-3)
 
 
 class World:
@@ -114,7 +115,7 @@ def run():
 @pytest.fixture(scope="session")
 def logit_run():
     """The same in the logit space."""
-    return evaluate_all(settings=replace(QUICK, space="logits"))
+    return evaluate_all(settings=QUICK.replace(space="logits"))
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ from tests.lab.evaluation.conftest import inputs_of
 
 from elign import Aligned, Gaussian, HeadLogits, NearestMean, Voting
 from elign.lab.evaluation.inputs import read_head
-from elign.lab.evaluation.methods.blend import fit_vote
+from elign.lab.evaluation.methods.repairs import fit_vote
 
 ENDS = [4, 6]  # classes after each task before the last one
 

@@ -288,12 +288,6 @@ def test_forward_prototypes(run):
             )
 
 
-def test_forward_mean_shift_goes_from_previous_to_current(run):
-    latents, shift = run.latents[1], run.evaluations[1].aligners["forward-mean-shift"].shift
-    assert torch.allclose(shift, (latents.pairs_current - latents.pairs_previous).mean(dim=0), atol=1e-4)
-    assert torch.allclose(shift, -run.evaluations[1].aligners["mean-shift"].shift, atol=1e-4)
-
-
 def test_random_shift_is_as_long_as_elis_moves_of_exemplars_or_else_of_the_pairs(run, bare_run):
     for which, rows in ((run, run.latents[2].memory[run.latents[2].memory_labels < 6]), (bare_run, None)):
         latents, aligners = which.latents[2], which.evaluations[2].aligners

@@ -9,7 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elign.lab.evaluation.inputs import AlignerSettings, AlignTarget, EvalInputs, EvaluationError
+from elign.lab.config import compose
+from elign.lab.evaluation.inputs import AlignTarget, EvalInputs, EvaluationError
 from elign.lab.evaluation.methods import METHODS, OldSamples, Prediction
 from elign.lab.evaluation.metrics import (
     METRICS,
@@ -191,7 +192,7 @@ def test_masks_are_never_worse_than_base(case):
         pairs_current=nothing,
         new_previous=nothing,
         memory_previous=nothing,
-        settings=AlignerSettings(),
+        settings=compose().aligner,
         seed=0,
         aligners=dict.fromkeys(("eli", "mean-shift", "ridge", "random-shift", "untrained"), Still()),
     )

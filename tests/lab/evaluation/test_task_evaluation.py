@@ -8,16 +8,16 @@ from dataclasses import fields, replace
 
 import pytest
 import torch
-from tests.lab.evaluation.conftest import arguments, inputs_of
+from tests.lab.evaluation.conftest import QUICK, arguments, inputs_of
 from torch import Tensor, nn
 
-from elign import Aligner, ByProbe, EnergyAligner, MeanShift
+from elign import Aligner, ByProbe, MeanShift
 from elign.lab.evaluation import task_evaluation as evaluate
 from elign.lab.evaluation.features import TaskLatents
-from elign.lab.evaluation.inputs import AlignerSettings, EvaluationError, read_head
+from elign.lab.evaluation.inputs import EvaluationError, read_head
 from elign.lab.evaluation.methods import METHODS, OldSamples, method
-from elign.lab.evaluation.task_evaluation import UntrainedEnergyAligner, evaluate_task, read_statistics
-from elign.lab.models.growing_heads import LinearHead
+from elign.lab.evaluation.task_evaluation import evaluate_task, read_statistics
+from elign.lab.models.classifier import LinearHead
 from elign.lab.storage import DamagedRunError, read_tensors, write_tensors
 from elign.utils.errors import OptionError
 
@@ -152,7 +152,7 @@ def test_equal_seeds_give_equal_results_and_tasks_have_seeds_of_their_own(run, m
 
 
 def test_noise_is_seeded_and_leaves_the_global_random_state_alone(run):
-    given = arguments(run, 3, settings=replace(run.settings, noise=1.0))
+    given = arguments(run, 3, settings=run.settings.replace(noise=1.0))
     torch.manual_seed(5)
     before = torch.get_rng_state()
     first = evaluate_task(run.latents[2], run.heads[2], **given)
@@ -162,14 +162,6 @@ def test_noise_is_seeded_and_leaves_the_global_random_state_alone(run):
     assert again.rows == first.rows
     assert all(torch.equal(again.prototypes[name], moved) for name, moved in first.prototypes.items())
     assert first.rows != run.evaluations[2].rows
-
-
-def test_tests_of_two_tasks_must_be_the_same_samples(run):
-    previous = run.latents[1]
-    swapped = replace(previous, test_labels=previous.test_labels.flip(0))
-    for wrong in (swapped, run.latents[0]):
-        with pytest.raises(EvaluationError, match="labels differ"):
-            evaluate_task(run.latents[2], run.heads[2], **arguments(run, 3, previous=wrong))
 
 
 @pytest.mark.parametrize(
@@ -187,13 +179,13 @@ def test_what_does_not_fit_together_is_refused(run, changes, message):
         evaluate_task(run.latents[2], run.heads[2], **arguments(run, 3, **changes))
 
 
-def test_heads_of_another_task_are_refused(run):
-    with pytest.raises(EvaluationError, match="6 outputs, but 8 classes"):
-        evaluate_task(run.latents[2], run.heads[1], **arguments(run, 3))
-
-
-def test_test_samples_of_every_task_and_of_no_other_are_needed(run):
+def test_heads_and_test_samples_must_be_those_of_the_tasks(run):
     current, previous = run.latents[2], run.latents[1]
+    with pytest.raises(EvaluationError, match="6 outputs, but 8 classes"):
+        evaluate_task(current, run.heads[1], **arguments(run, 3))
+    for wrong in (replace(previous, test_labels=previous.test_labels.flip(0)), run.latents[0]):
+        with pytest.raises(EvaluationError, match="labels differ"):
+            evaluate_task(current, run.heads[2], **arguments(run, 3, previous=wrong))
     keep, keep_before = current.test_labels >= 4, previous.test_labels >= 4
     some = replace(current, test=current.test[keep], test_labels=current.test_labels[keep])
     before = replace(previous, test=previous.test[keep_before], test_labels=previous.test_labels[keep_before])
@@ -259,13 +251,6 @@ def test_damaged_statistics_are_a_named_error(run, tmp_path):
         read_statistics(file)
 
 
-def test_untrained_keeps_the_precision_of_the_latents():
-    z = torch.randn(10, 3, dtype=torch.float64)
-    fitted = UntrainedEnergyAligner(hidden=(4,), seed=2).fit_latents(z, z)
-    barely = EnergyAligner(hidden=(4,), seed=2, iterations=1, learning_rate=1e-15).fit_latents(z, z)
-    assert torch.allclose(fitted.align(z), barely.align(z), atol=1e-9)
-
-
 def test_mean_shift_by_hand():
     """One old class at (1, 0) and one at (0, 1); both drifted by (0, 3), which the new class's pairs show exactly."""
     shift = torch.tensor([0.0, 3.0])
@@ -289,7 +274,7 @@ def test_mean_shift_by_hand():
         head.weight.copy_(torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]]))
         before.weight.copy_(head.weight[:2])
         head.bias.zero_(), before.bias.zero_()
-    common = {"settings": AlignerSettings(iterations=2), "seed": 0}
+    common = {"settings": QUICK.replace(iterations=2), "seed": 0}
     nobody = {"previous": None, "previous_head": None, "prototypes": {}, "statistics": {}}
     start = evaluate_task(first, before, **nobody, task_sizes=[2], **common)
     carried = {"prototypes": start.prototypes, "statistics": start.statistics}
@@ -391,8 +376,6 @@ def test_logits_have_no_prototypes_or_statistics_and_their_own_drift(logit_run):
     old = logit_run.latents[2].test_labels < 6
     expected = (logits_of(logit_run, 3)[old][:, :6] - previous).norm(dim=1).mean().item()
     assert logit_run.evaluations[2].drift["base"].distance == pytest.approx(expected, rel=1e-5)
-    with pytest.raises(OptionError, match="latent, logits"):
-        AlignerSettings(space="pixels")  # type: ignore[arg-type]
 
 
 def test_needs_are_checked(run, bare_run, logit_run):

@@ -7,9 +7,8 @@ from torch.nn import functional as F
 
 from elign.lab.learners import LEARNERS, Learner, LearnerOptions, make_learner
 from elign.lab.learners.base import distillation
-from elign.lab.learners.lucir import less_forget, margin_ranking
+from elign.lab.learners.lucir import margin_ranking
 from elign.lab.models import make_backbone
-from elign.lab.models.classifier import ScaledConv2d, TwoBranch
 from elign.utils.errors import OptionError
 
 
@@ -79,7 +78,8 @@ def test_lucir_weighs_less_forget_by_the_root_of_old_over_new():
     images, labels = batch(10)
     terms, _ = learner(images, labels)
     z, z_teacher = learner.model.latents(images), learner.teacher.latents(images)
-    assert terms["less-forget"].item() == pytest.approx(5 * 2 * less_forget(z, z_teacher).item(), rel=1e-5)
+    cosines = (F.normalize(z, dim=1) * F.normalize(z_teacher, dim=1)).sum(dim=1)
+    assert terms["less-forget"].item() == pytest.approx(5 * 2 * (1 - cosines).mean().item(), rel=1e-4)
     ranking = margin_ranking(learner.model.head.cosines(z), labels, old=8, margin=0.5, top_k=2)
     assert ranking.item() > 0
     assert terms["ranking"].item() == pytest.approx(ranking.item(), rel=1e-5)
@@ -101,13 +101,6 @@ def test_old_prototypes_are_frozen_and_new_ones_and_sigma_train(name):
     assert torch.equal(after.old, head.old)
     assert not torch.equal(after.new, head.new)
     assert not torch.equal(after.sigma, head.sigma)
-
-
-def test_finetuning_trains_old_prototypes_where_asked():
-    learner = made("finetune", freeze_old=False)
-    before = learner.model.head.old.clone()
-    steps(learner)
-    assert not torch.equal(learner.model.head.old, before)
 
 
 def test_imprinting_puts_new_prototypes_on_the_mean_direction():
@@ -132,28 +125,16 @@ def test_a_linear_head_grows_and_keeps_its_old_rows():
     assert set(learner(images, labels).terms) == {"classification", "distillation"}
 
 
-@pytest.mark.parametrize("name", ["lucir", "aanet"])
-def test_cosine_methods_refuse_a_linear_head(name):
-    with pytest.raises(OptionError, match="cosine head"):
-        made(name, head="linear")
-
-
-def test_unknown_names_and_options_are_refused():
-    with pytest.raises(OptionError, match="Did you mean 'icarl'"):
-        made("icral")
-    with pytest.raises(OptionError, match="no option heat"):
-        made("icarl", options={"heat": 1})
-    with pytest.raises(OptionError, match="cosine or linear"):
-        made("icarl", head="round")
+@pytest.mark.parametrize(
+    ("name", "head", "message"),
+    [("lucir", "linear", "cosine head"), ("icarl", "round", "cosine or linear"), ("icral", None, "icarl")],
+)
+def test_unknown_names_and_heads_are_refused(name, head, message):
+    with pytest.raises(OptionError, match=message):
+        made(name, head=head)
 
 
 class TestAANet:
-    def test_starts_as_the_network_before(self):
-        learner = made("aanet").eval()
-        images, _ = batch()
-        assert isinstance(learner.model.backbone, TwoBranch)
-        assert torch.allclose(learner.model.latents(images), learner.teacher.latents(images), atol=1e-5)
-
     def test_a_level_is_the_sum_of_both_branches_by_their_shares(self):
         learner = made("aanet").eval()
         backbone = learner.model.backbone
@@ -174,12 +155,6 @@ class TestAANet:
         for (name, old), new in zip(before.named_parameters(), after.parameters(), strict=True):
             frozen = name == "alpha" or (name.startswith("two") and "scale" not in name and old.ndim == 4)
             assert torch.equal(old, new) == frozen, name
-
-    def test_a_scaled_branch_has_one_number_for_each_pair_of_channels(self):
-        learner = made("aanet")
-        scaled = [m for m in learner.model.backbone.two.modules() if isinstance(m, ScaledConv2d)]
-        assert [tuple(m.scale.shape) for m in scaled] == [(16, 1, 1, 1), (32, 16, 1, 1), (64, 32, 1, 1), (64, 64, 1, 1)]
-        assert not any(isinstance(m, ScaledConv2d) for m in learner.model.backbone.one.modules())
 
     def test_a_fixed_branch_moves_only_its_statistics(self):
         learner = made("aanet", options={"branch_two": "fixed"})
@@ -214,10 +189,6 @@ class TestAANet:
         learner.grow(2)
         after = learner.model.backbone.state_dict()
         assert all(torch.equal(before[name], after[name]) for name in before)
-
-    def test_unknown_kinds_of_branches_are_refused(self):
-        with pytest.raises(OptionError, match="'free', 'scaled' or 'fixed'"):
-            made("aanet", options={"branch_one": "loose"})
 
 
 @pytest.mark.parametrize("name", LEARNERS)
@@ -257,6 +228,7 @@ def test_options_are_declared_once_with_their_ranges():
         ("lucir", {"top_k": 1.5}, "learner.top_k must be a valid integer"),
         ("lucir", {"top_k": 0}, "learner.top_k must be greater than 0"),
         ("lucir", {"less_forget": -1.0}, "learner.less_forget must be greater than or equal to 0"),
+        ("aanet", {"branch_one": "loose"}, "'free', 'scaled' or 'fixed'"),
         ("finetune", {"temperature": 2.0}, "has no option temperature; it has: none"),
     ],
 )
@@ -265,24 +237,12 @@ def test_an_option_out_of_its_range_is_named(name, options, message):
         LEARNERS[name].check_options(options)
 
 
-def test_a_number_without_a_point_is_the_same_number():
-    assert LEARNERS["icarl"].check_options({"temperature": 3}).model_dump() == {"temperature": 3.0, "distillation": 1.0}
-
-
 def test_options_of_a_learner_are_not_those_of_the_bench():
     with pytest.raises(OptionError, match="'head'"):
 
         class Own(Learner):
             class Options(LearnerOptions):
                 head: int = 1
-
-
-def test_distillation_of_one_sample_by_hand():
-    # Teacher log(3), 0 at T = 1: probabilities 3/4 and 1/4. Student 0, 0: 1/2 and 1/2.
-    teacher = torch.tensor([[math.log(3.0), 0.0]])
-    student = torch.zeros(1, 2)
-    expected = 0.75 * math.log(0.75 / 0.5) + 0.25 * math.log(0.25 / 0.5)
-    assert distillation(student, teacher, temperature=1.0).item() == pytest.approx(expected, rel=1e-6)
 
 
 def test_distillation_divides_by_the_temperature_and_averages_over_the_batch():
@@ -301,13 +261,6 @@ def test_distillation_is_zero_for_equal_logits_and_teaches_only_the_student():
     assert teacher.grad is None
 
 
-def test_less_forget_by_hand():
-    # Cosines 1, 0 and -1: 1 - cos is 0, 1 and 2.
-    z = torch.tensor([[2.0, 0.0], [0.0, 3.0], [1.0, 0.0]])
-    teacher = torch.tensor([[5.0, 0.0], [1.0, 0.0], [-4.0, 0.0]])
-    assert less_forget(z, teacher).item() == pytest.approx(1.0)
-
-
 def test_margin_ranking_by_hand():
     # Two old classes, three new; the third sample is of a new class and does not count.
     cosines = torch.tensor(
@@ -320,11 +273,10 @@ def test_margin_ranking_by_hand():
     labels = torch.tensor([0, 1, 2])
     loss = margin_ranking(cosines, labels, old=2, margin=0.5, top_k=2)
     assert loss.item() == pytest.approx((0.2 + 0.1 + 1.1 + 0.3) / 4)
-
-
-def test_margin_ranking_is_zero_beyond_the_margin():
-    cosines = torch.tensor([[0.9, 0.1, 0.3]])
-    assert margin_ranking(cosines, torch.tensor([0]), old=2, margin=0.5, top_k=2).item() == 0
+    # Beyond the margin it is zero; with one new class, that one counts.
+    beyond, single = torch.tensor([[0.9, 0.1, 0.3]]), torch.tensor([[0.2, 0.1]])
+    assert margin_ranking(beyond, torch.tensor([0]), old=2, margin=0.5, top_k=2).item() == 0
+    assert margin_ranking(single, torch.tensor([0]), old=1, margin=0.5, top_k=2).item() == pytest.approx(0.4)
 
 
 def test_margin_ranking_without_old_samples_is_zero_and_has_a_gradient():
@@ -333,8 +285,3 @@ def test_margin_ranking_without_old_samples_is_zero_and_has_a_gradient():
     loss.backward()
     assert loss.item() == 0
     assert torch.equal(cosines.grad, torch.zeros(3, 4))
-
-
-def test_margin_ranking_takes_what_new_classes_there_are():
-    cosines = torch.tensor([[0.2, 0.1]])
-    assert margin_ranking(cosines, torch.tensor([0]), old=1, margin=0.5, top_k=2).item() == pytest.approx(0.4)

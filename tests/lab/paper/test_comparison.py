@@ -1,18 +1,21 @@
-"""Tables from hand-made numbers."""
+"""Tables from hand-made numbers, and the one of a report: which runs have printed numbers beside them."""
 
 import csv
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
+from tests.lab.report.conftest import make_run
 
+from elign.lab.config import compose, describe
 from elign.lab.evaluation.methods import DEFAULT
-from elign.lab.evaluation.metrics import Row
-from elign.lab.evaluation.statistics import ONE_SEED
-from elign.lab.paper.comparison import Measured, comparison_tables
+from elign.lab.evaluation.metrics import ONE_SEED, Row
+from elign.lab.paper.comparison import Measured, comparison_tables, label_free_tables, paper_table
 from elign.lab.paper.detection_table import FIRST, PARTS, Precisions, precision, precision_tables
-from elign.lab.paper.label_free import label_free_tables
-from elign.lab.paper.printed import Printed, printed_precision
+from elign.lab.paper.published import Printed, printed_precision
+from elign.lab.report.run_groups import RunGroup
+from elign.lab.report.tables import FORMATS
 
 THREE = Measured(
     ("icarl", "half-5"),
@@ -193,3 +196,54 @@ def test_precisions_are_those_of_a_method_after_the_last_task():
     rows = [row(1, "base", 0.9), row(2, "base", 0.5, 0.4, 0.6), row(2, "eli/all", 0.25, 0.125, 0.375)]
     assert [precision(rows, "base", part) for part in PARTS] == [40.0, 60.0, 50.0]
     assert [precision(rows, "eli/all", part) for part in PARTS] == [12.5, 37.5, 25.0]
+
+
+TASKS = {"base": [60, 50, 40], "eli/oracle": [60, 56, 48]}
+PUBLISHED = ("learner=icarl", "data=cifar100", "protocol=half-5")
+
+
+def group_of(*settings, seeds=2, tasks=3, **metadata):
+    """Runs with these settings; each seed adds one point."""
+    config = describe(compose(list(settings)))
+    accuracies = {name: values[:tasks] for name, values in TASKS.items()}
+    runs = [make_run({k: [v + s for v in vs] for k, vs in accuracies.items()}, seed=s) for s in range(seeds)]
+    changed = (replace(run, metadata={**run.metadata, "config": config, **metadata}) for run in runs)
+    return RunGroup("icarl on cifar100, half-5", tuple(changed))
+
+
+@pytest.fixture(scope="module")
+def cifar():
+    return group_of(*PUBLISHED, "preset=small")
+
+
+def test_numbers_of_a_report_stand_beside_the_printed_ones(cifar):
+    (row,) = paper_table([cifar]).rows
+    # The printed pair is of Table 1; ours are means of (60, 50, 40) and (60, 56, 48), one point more for seed 1.
+    texts = [cell.text for cell in row.cells]
+    assert texts[3:9] == ["56.97", "50.5 ± 0.7", "63.68", "55.2 ± 0.7", "+6.71", "+4.67"]
+    assert texts[9:] == ["[+4.67, +4.67]", "yes", "0.70x"]
+
+
+def test_scale_is_said(cifar):
+    (note,) = paper_table([cifar]).footnotes
+    for words in ("not the paper's scale", "resnet20 instead of resnet32", "2 seeds instead of 3 runs"):
+        assert words in note
+    assert "12/8 instead of 160/160" in note
+    (note,) = paper_table([group_of(*PUBLISHED, "preset=paper", seeds=3)]).footnotes
+    assert note.endswith("the published settings, as far as known.")
+
+
+def test_nothing_is_shown_where_the_paper_has_nothing(cifar):
+    others = [
+        group_of("data=digits"),
+        group_of(*PUBLISHED, tasks=2),
+        group_of(*PUBLISHED, evaluation=["aligner.steps=5"]),
+    ]
+    assert paper_table(others) is None
+    assert len(paper_table([*others, cifar]).rows) == 1
+
+
+def test_it_is_part_of_reports(cifar):
+    for form in ("markdown", "latex"):
+        assert "Against the paper" in FORMATS[form]([cifar])
+        assert "Against the paper" not in FORMATS[form]([group_of("data=digits")])

@@ -2,8 +2,7 @@
 
 import pytest
 
-from elign.lab.paper.grid import NAMES, read_grid
-from elign.lab.paper.printed import (
+from elign.lab.paper.published import (
     NO_PRECISION,
     NOTHING,
     Printed,
@@ -13,6 +12,7 @@ from elign.lab.paper.printed import (
     printed_precision_gain,
     printed_toy,
 )
+from elign.lab.paper.request import NAMES, read_grid
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from rich.console import Console
 
 from elign.lab.cli.main import main
 from elign.lab.config.composition import ConfigError
-from elign.lab.paper.printed import numbers
+from elign.lab.paper.published import numbers
 from elign.lab.paper.two_tasks import METHOD_TEXTS, TwoTaskExperiment, run_seeds, task1_accuracy, two_task_table
-from elign.lab.report.latent_space import run_latents
+from elign.lab.report.latent_space import run_walk
 from elign.lab.report.run_groups import read_runs
 from elign.lab.runs.launch import resume_run
 from elign.lab.runs.run_dir import RunDir, RunError
@@ -96,10 +96,10 @@ def test_other_seeds_differ_and_other_settings_are_refused(made, tmp_path):
 
 def test_the_map_of_latents_knows_the_task_as_the_numbers_do(made):
     (group,), _ = read_runs([made["paper"]])
-    latents = run_latents(group.runs[0])
+    walk = run_walk(group.runs[0])
     # All test images of task 1 are measured.
-    assert 100 * latents.measured.correct[0].mean() == pytest.approx(EXPECTED["paper"]["base"])
-    assert 100 * latents.measured.correct[-1].mean() == pytest.approx(EXPECTED["paper"]["eli"])
+    assert 100 * walk.correct[0].mean() == pytest.approx(EXPECTED["paper"]["base"])
+    assert 100 * walk.correct[-1].mean() == pytest.approx(EXPECTED["paper"]["eli"])
 
 
 def test_settings_are_the_papers_where_it_has_some():

@@ -50,6 +50,7 @@ def make_walk(n: int = 200, m: int = 200, dimension: int = 32, last: int = 30, s
         correct=distance.argmin(-1) == old_labels,
         energy={name: values.astype(np.float32) for name, values in energy.items()},
         class_names=tuple(f"digit {digit}" for digit in range(10)),
+        old_classes=5,
     )
 
 

@@ -17,12 +17,12 @@ from elign.lab.report.latent_space import (
     energy_figure,
     heat_figure,
     latent_figure,
-    run_latents,
-    run_map,
+    run_walk,
     shown_steps,
 )
 from elign.lab.report.run_groups import find_runs, read_run, read_runs
 from elign.lab.runs.run_dir import RunDir
+from elign.lab.storage import DamagedRunError
 
 
 @pytest.fixture(scope="module")
@@ -36,22 +36,15 @@ def embedding(walk):
     return embed(walk)
 
 
-def test_shapes_and_bounds(embedding):
+def test_shapes_bounds_and_distances(embedding):
     assert embedding.trajectory.shape == (11, 150, 2)
-    assert embedding.previous.shape == (150, 2)
-    assert embedding.steps[0] == 0
-    assert embedding.steps[-1] == 30
-    rows = len(embedding.previous) + embedding.trajectory[..., 0].size + len(embedding.new)
-    assert rows <= 3000
-    (left, right), (bottom, top) = embedding.limits()
+    assert embedding.previous.shape == embedding.new.shape == (150, 2)
+    assert (embedding.steps[0], embedding.steps[-1]) == (0, 30)
     everything = np.concatenate([embedding.previous, embedding.trajectory.reshape(-1, 2), embedding.new])
-    assert left < everything[:, 0].min() < everything[:, 0].max() < right
-    assert bottom < everything[:, 1].min() < everything[:, 1].max() < top
-
-
-def test_aligned_latents_lie_nearer_to_their_targets(embedding):
-    before = np.linalg.norm(embedding.trajectory[0] - embedding.previous, axis=1)
-    after = np.linalg.norm(embedding.trajectory[-1] - embedding.previous, axis=1)
+    for (low, high), values in zip(embedding.limits(), everything.T, strict=True):
+        assert low < values.min() < values.max() < high
+    # Aligned latents lie nearer to their targets.
+    before, after = (np.linalg.norm(embedding.trajectory[step] - embedding.previous, axis=1) for step in (0, -1))
     assert np.median(after) < np.median(before)
 
 
@@ -73,21 +66,16 @@ def test_tiny_inputs(build_walk, n, m, dimension, last):
 
 def test_identical_latents(build_walk):
     walk = build_walk(n=20, m=10, dimension=4, last=5)
-    same = replace(
-        walk,
-        old_previous=np.ones_like(walk.old_previous),
-        old_trajectory=np.ones_like(walk.old_trajectory),
-        new_current=np.ones_like(walk.new_current),
-    )
+    names = ("old_previous", "old_trajectory", "new_current")
+    same = replace(walk, **{name: np.ones_like(getattr(walk, name)) for name in names})
     assert np.isfinite(embed(same).trajectory).all()
 
 
-def test_images_that_overflowed_are_left_out(build_walk):
+def test_images_that_overflowed_are_left_out_and_counted(build_walk):
     walk = build_walk(n=12, m=5, dimension=4, last=3)
     walk.old_trajectory[2, 7] = np.inf
-    embedding = embed(walk)
-    assert 7 not in embedding.old_index
-    assert len(embedding.old_index) == 11
+    assert set(embed(walk).old_index) == set(range(12)) - {7}
+    assert "1 of 12 images are left out" in heat_figure(walk).caption
 
 
 def test_subset_is_balanced_and_increasing():
@@ -98,10 +86,9 @@ def test_subset_is_balanced_and_increasing():
     np.testing.assert_array_equal(balanced_subset(labels, 1000), np.arange(103))
 
 
-def test_steps_include_both_ends():
-    assert list(shown_steps(30)) == list(range(0, 31, 3))
-    assert list(shown_steps(4)) == [0, 1, 2, 3, 4]
-    assert list(shown_steps(0)) == [0]
+@pytest.mark.parametrize(("last", "shown"), [(30, range(0, 31, 3)), (4, range(5)), (0, range(1))])
+def test_steps_include_both_ends(last, shown):
+    assert list(shown_steps(last)) == list(shown)
 
 
 def test_the_figure_steps_through_the_walk(walk, embedding, resolved):
@@ -130,12 +117,6 @@ def test_moves_and_energies(walk):
         assert sum(trace["y"]) == pytest.approx(100, abs=0.1)
 
 
-def test_images_that_overflowed_are_counted(build_walk):
-    walk = build_walk(n=12, m=5, dimension=4, last=3)
-    walk.old_trajectory[2, 7] = np.inf
-    assert "1 of 12 images are left out" in heat_figure(walk).caption
-
-
 def test_an_evaluation_has_the_latents_of_its_run(run_folders, tmp_path):
     shutil.copytree(run_folders / "lucir", tmp_path / "run")
     for name, option in (("logits", "aligner=logits"), ("six", "aligner.steps=6")):
@@ -148,53 +129,40 @@ def test_an_evaluation_has_the_latents_of_its_run(run_folders, tmp_path):
         "lucir on digits, 4+3, aligner.iterations=5, aligner.steps=6",
         "lucir on digits, 4+3, aligner.iterations=5, aligner.space=logits",
     ]
-    assert run_latents(groups[1].runs[0]).map.old_trajectory.shape[0] == 7
+    six, logits = (run_walk(group.runs[0]).old_trajectory.shape for group in groups[1:])
     # Aligned are the logits of the seven old classes.
-    assert run_latents(groups[2].runs[0]).map.old_trajectory.shape[2] == 7
+    assert (six[0], logits[2]) == (7, 7)
 
 
-@pytest.mark.parametrize("name", ["icarl-0", "lucir"])
-def test_the_walk_agrees_with_the_methods(run_folders, name):
-    run = read_run(RunDir(run_folders / name))
-    walk = run_latents(run).measured
-    last = {row.method: row for row in run.rows if row.task == 3 and row.classifier == "fc"}
-    assert walk.correct[0].mean() == pytest.approx(last["base"].old)
-    assert walk.correct[-1].mean() == pytest.approx(last["eli/oracle"].old)
-    moved = np.linalg.norm(walk.old_trajectory[0] - walk.old_previous, axis=1).mean()
-    assert moved == pytest.approx(run.tasks[2]["drift"]["base"]["distance"], rel=1e-4)
-    after = np.linalg.norm(walk.old_trajectory[-1] - walk.old_previous, axis=1).mean()
-    assert after == pytest.approx(run.tasks[2]["drift"]["eli"]["distance"], rel=1e-4)
-
-
-def test_a_linear_head_is_read_too(tmp_path, run_folders):
+def test_the_walk_agrees_with_the_methods(run_folders, tmp_path):
     options = ("data=digits", "protocol.first=5", "protocol.increment=5", "data.limit=10", "train.first_epochs=1")
     options += ("train.epochs=1", "aligner.iterations=5", "aligner.steps=2", "learner.head=linear")
-    assert main(["run", *options, f"out={tmp_path / 'run'}"]) == 0
-    run = read_run(RunDir(tmp_path / "run"))
-    (base,) = (row for row in run.rows if (row.task, row.method, row.classifier) == (2, "base", "fc"))
-    assert run_latents(run).measured.correct[0].mean() == pytest.approx(base.old)
+    assert main(["run", *options, f"out={tmp_path / 'linear'}"]) == 0
+    # Each has a head of its own.
+    for folder in (run_folders / "icarl-0", run_folders / "lucir", tmp_path / "linear"):
+        run = read_run(RunDir(folder))
+        walk, drift = run_walk(run), run.tasks[-1]["drift"]
+        last = {row.method: row for row in run.rows if row.task == len(run.tasks) and row.classifier == "fc"}
+        for step, method, aligner in ((0, "base", "base"), (-1, "eli/oracle", "eli")):
+            assert walk.correct[step].mean() == pytest.approx(last[method].old)
+            distance = np.linalg.norm(walk.old_trajectory[step] - walk.old_previous, axis=1).mean()
+            assert distance == pytest.approx(drift[aligner]["distance"], rel=1e-4)
 
 
-def test_the_map_shows_at_most_eight_classes(run_folders, monkeypatch):
+def test_the_map_shows_as_many_classes_as_there_are_colours(run_folders, monkeypatch, small_maps):
     monkeypatch.setattr("elign.lab.report.latent_space.CLASS_COLOURS", 3)
-    walk = run_latents(read_run(RunDir(run_folders / "lucir")))
-    assert sorted(set(walk.map.old_labels.tolist())) == [0, 3, 6]
-    assert len(set(walk.measured.old_labels.tolist())) == 7
+    walk = run_walk(read_run(RunDir(run_folders / "lucir")))
+    assert set(walk.old_labels[embed(walk).old_index].tolist()) == {0, 3, 6}
+    assert len(set(walk.old_labels.tolist())) == walk.old_classes == 7
 
 
 def test_another_kind_of_aligner_is_refused(run_folders, tmp_path):
     shutil.copytree(run_folders / "lucir", tmp_path / "run")
     aligners = tmp_path / "run" / "task-02" / "aligners"
     shutil.copy(aligners / "ridge.safetensors", aligners / "eli.safetensors")
-    with pytest.raises(Exception, match="not an energy aligner"):
-        run_latents(read_run(RunDir(tmp_path / "run")))
+    run = read_run(RunDir(tmp_path / "run"))
+    with pytest.raises(DamagedRunError, match="not an energy aligner"):
+        run_walk(run)
     z = torch.randn(8, 64)
     EnergyAligner(iterations=1, steps=4).fit_latents(z, z + 1).save(aligners / "eli.safetensors")
-    assert len(run_latents(read_run(RunDir(tmp_path / "run"))).map.old_trajectory) == 5
-
-
-def test_runs_without_a_map(run_folders, tmp_path, build_group):
-    assert run_map(build_group(base=[90])) is None
-    shutil.copytree(run_folders / "lucir", tmp_path / "run")
-    (tmp_path / "run" / "task-02" / "latents.safetensors").unlink()
-    assert run_map(read_runs([RunDir(tmp_path / "run")])[0][0]) is None
+    assert len(run_walk(run).old_trajectory) == 5

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from elign.lab.cli import report
 from elign.lab.evaluation.methods import METHODS
-from elign.lab.evaluation.statistics import mean_text
+from elign.lab.evaluation.metrics import mean_text
 from elign.lab.report.run_groups import find_runs, read_runs
 from elign.lab.report.run_report import run_html, write_run_report
 from elign.lab.report.table import Table
@@ -21,17 +21,7 @@ from elign.lab.report.tables import TABLES
 from elign.lab.runs.run_dir import RunDir, RunError
 
 pytestmark = pytest.mark.usefixtures("small_maps")
-SECTIONS = [
-    "summary",
-    "averages",
-    "curves",
-    "methods",
-    "trade-off",
-    "matrices",
-    "drift",
-    "latents",
-    "runs",
-]  # of classifiers
+SECTIONS = ["summary", "averages", "curves", "methods", "trade-off", "matrices", "drift", "latents", "runs"]
 
 
 @pytest.fixture(scope="module")
@@ -54,13 +44,10 @@ def single(groups, parse):
     return parse(run_html(groups[:1]))
 
 
-def test_parses_and_is_small_enough(path, page):
+def test_parses_is_small_and_loads_nothing(path, page):
     assert page.open == []
     assert path.stat().st_size < 8_000_000
     assert len(page.scripts) == 3
-
-
-def test_loads_nothing(path, page):
     for _, attributes in page.elements:
         assert not {"src", "srcset", "action", "poster"} & attributes.keys()
         assert attributes.get("href", "#").startswith("#")
@@ -87,11 +74,8 @@ def test_sections_come_in_order(single, page):
     for each in (single, page):
         links = [attributes["href"] for attributes in each.named("a")]
         assert links == [f"#{attributes['id']}" for attributes in each.named("h2")]
-
-
-def test_identifiers_differ(page):
-    found = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
-    assert len(found) == len(set(found))
+        found = [attributes["id"] for _, attributes in each.elements if "id" in attributes]
+        assert len(found) == len(set(found))
 
 
 def test_every_figure_has_words_and_data(page, resolved):
@@ -112,13 +96,6 @@ def test_each_walk_has_its_own_slider(page):
         assert slider["max"] == "3"
 
 
-def test_registered_tables_are_sections(groups, parse, monkeypatch):
-    monkeypatch.setattr(TABLES, "_found", {"mine": lambda groups: Table("My table", ["83.4"])})
-    page = parse(run_html(groups[1:]))
-    assert [attributes["id"] for attributes in page.named("h2")][:2] == ["summary", "mine"]
-    assert "83.4" in page.text
-
-
 @pytest.mark.parametrize("finished", [1, 2])
 def test_unfinished_runs_are_shown_as_far_as_they_are(run_folders, tmp_path, parse, finished):
     shutil.copytree(run_folders / "lucir", tmp_path / "run")
@@ -130,12 +107,17 @@ def test_unfinished_runs_are_shown_as_far_as_they_are(run_folders, tmp_path, par
     assert ("after the second task only" in page.text) == (finished == 1)
 
 
-def test_missing_latents_are_said_and_do_not_stop_the_report(run_folders, tmp_path, parse):
+def test_missing_latents_do_not_stop_the_report_and_registered_tables_are_sections(
+    run_folders, tmp_path, parse, monkeypatch
+):
+    monkeypatch.setattr(TABLES, "_found", {"mine": lambda groups: Table("My table", ["83.4"])})
     shutil.copytree(run_folders / "lucir", tmp_path / "run")
     (tmp_path / "run" / "task-02" / "latents.safetensors").unlink()
     page = parse(run_html(read_runs([RunDir(tmp_path / "run")])[0]))
     assert "cannot be shown" in page.text
     assert "latent" not in page.data["figures"]
+    assert [attributes["id"] for attributes in page.named("h2")][:2] == ["summary", "mine"]
+    assert "83.4" in page.text
 
 
 def test_escapes_what_it_is_given(build_group, parse):

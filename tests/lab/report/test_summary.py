@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from elign.lab.report.run_groups import baselines, free_eli
-from elign.lab.report.summary import run_summary
+from elign.lab.report.run_report import run_summary
 
 GAINS = {
     "base": [90, 60, 50],
@@ -52,9 +51,9 @@ def test_no_difference_is_said(build_group):
 
 def test_prototypes_moved_by_eli_are_no_baseline(build_group):
     group = build_group(base=[90, 60], eli__oracle=[90, 60], forward__eli=[90, 80], forward__none=[90, 85])
-    assert group.best(free_eli()) == "forward/eli"
-    assert group.best(baselines(uses_labels=False)) == "forward/none"
-    assert group.best(baselines(uses_labels=True)) is None
+    assert group.best_eli() == "forward/eli"
+    assert group.best_baseline() == "forward/none"
+    assert group.best_baseline(uses_labels=True) is None
 
 
 @pytest.mark.parametrize("tasks", [1, 2])

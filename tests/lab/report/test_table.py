@@ -1,4 +1,4 @@
-"""One table in five formats: the same cells everywhere, escaped for each."""
+"""One table in five formats: the same cells everywhere, escaped for each; sections of markdown pages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import subprocess
 import pytest
 from rich.console import Console
 
-from elign.lab.report.table import Cell, Column, Table, latex_text
+from elign.lab.report.table import Cell, Column, PageError, Table, latex_text, update_section
 
 NASTY = "a|b <i>[b]c[/b]</i> & 50 % _x_"
 
@@ -24,7 +24,7 @@ def table():
         caption="of two models",
         footnotes=["in %"],
     )
-    table.add(Cell("base", code=True), 61.25, None, "plain", group="base")
+    table.add("base", 61.25, None, "plain", group="base")
     table.add("eli/oracle †", Cell("70.1 ± 0.3", 70.125), 3, NASTY, group="oracles", style="soft")
     table.add("repair", 72.0, 4, "default", group="oracles", style="mark")
     return table
@@ -62,7 +62,7 @@ def test_markdown(table):
     assert lines[4:7] == [
         "|  | method | average | gate | note |",
         "| --- | --- | ---: | ---: | --- |",
-        "| base | `base` | 61.2 | – | plain |",
+        "| base | base | 61.2 | – | plain |",
     ]
     assert lines[7].startswith("| oracles | eli/oracle † | 70.1 ± 0.3 | 3 | a\\|b &lt;i&gt;")
     assert lines[8].startswith("|  | repair |")
@@ -80,7 +80,7 @@ def test_latex(table):
     text = table.to_latex()
     assert text.isascii()
     assert "\\begin{tabular}{lrl}" in text
-    assert r"\texttt{base} & 61.2 & plain \\" in text
+    assert r"base & 61.2 & plain \\" in text
     assert r"eli/oracle $^\dagger$ & 70.1 $\pm$ 0.3 & a|b $<$i$>$" in text
     assert r"\textbf{repair} & \textbf{72.0}" in text
     assert r"\caption{Accuracy. of two models. in \%}" in text
@@ -112,3 +112,34 @@ def test_html(table):
 def test_rows_have_as_many_cells_as_columns(table):
     with pytest.raises(ValueError, match="2 cells"):
         table.add("base", 1.0)
+
+
+def test_a_section_replaces_only_what_is_between_its_markers(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_bytes(b"top\n<!-- begin toy -->\nold\nlines\n<!-- end toy -->\nbottom")
+    for _ in range(2):
+        update_section(page, "toy", "| a |\n")
+        assert page.read_bytes() == b"top\n<!-- begin toy -->\n| a |\n<!-- end toy -->\nbottom"
+    page.write_bytes(b"<!-- begin a --><!-- end a -->\r\n<!-- begin b -->\r\nstay\r\n<!-- end b -->\r\n")
+    update_section(page, "a", "x\ny")
+    expected = b"<!-- begin a -->\r\nx\r\ny\r\n<!-- end a -->\r\n<!-- begin b -->\r\nstay\r\n<!-- end b -->\r\n"
+    assert page.read_bytes() == expected
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("nothing", "no marker <!-- begin toy -->"),
+        ("<!-- begin toy -->", "no marker <!-- end toy -->"),
+        ("<!-- begin toy -->\n<!-- begin toy -->\n<!-- end toy -->", "2 times the marker <!-- begin toy -->"),
+        ("<!-- end toy -->\n<!-- begin toy -->", "comes before"),
+    ],
+)
+def test_unclear_markers_are_refused(tmp_path, content, message):
+    page = tmp_path / "page.md"
+    with pytest.raises(PageError, match=r"there is no page .*begin toy"):
+        update_section(page, "toy", "new")
+    page.write_text(content)
+    with pytest.raises(PageError, match=message):
+        update_section(page, "toy", "new")
+    assert page.read_text() == content

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from elign.lab.evaluation.methods import DEFAULT, METHODS
-from elign.lab.evaluation.statistics import mean_text
+from elign.lab.evaluation.metrics import mean_text
 from elign.lab.report.run_groups import RunGroup, find_runs, measure_of, read_runs
 from elign.lab.report.table import Table
 from elign.lab.report.tables import (
@@ -140,15 +140,8 @@ def test_cocos_numbers_and_unknown_objects(build_group):
     coco = {"base": part, "eli/by-prediction": part, "mean-shift/all": {**part, "AP": 0.15}}
     unknown = {"area_under_roc": {"energy": 0.75, "output": 0.5}}
     _, by_class, means, roc = detection_tables(detector(build_group, coco=coco, unknown=unknown))
-    assert records(by_class)["[bold]cow"] == {
-        "class": "[bold]cow", "task": "2", "base": "30.0", "eli/by-prediction": "30.0",
-    }  # fmt: skip
-    assert records(means)["mean-shift/all"] == {
-        "method": "mean-shift/all",
-        "AP": "15.0",
-        "AP50": "30.0",
-        "AP75": "10.0",
-    }
+    assert [*records(by_class)["[bold]cow"].values()] == ["[bold]cow", "2", "30.0", "30.0"]
+    assert [*records(means)["mean-shift/all"].values()] == ["mean-shift/all", "15.0", "30.0", "10.0"]
     assert [cell.text for cell in roc.rows[0].cells] == ["2", "75.0", "50.0"]
 
 
@@ -167,7 +160,7 @@ def test_durations(build_group):
     assert (row["tasks"], row["training (s)"], row["all (s)"]) == ("2 of 3", "2.0", "2.0")
 
 
-def test_markdown(groups):
+def test_every_table_is_in_markdown_and_latex(groups):
     text = FORMATS["markdown"](groups)
     tables = [block.splitlines() for block in text.split("\n\n") if block.startswith("|")]
     assert len(tables) == 3
@@ -175,9 +168,6 @@ def test_markdown(groups):
         assert len({line.replace("\\|", "").count("|") for line in table}) == 1
     assert f"| eli/oracle † | {mean_text(groups[0].values('eli/oracle'))} |" in text
     assert "Experiments compared" not in FORMATS["markdown"](groups[:1])
-
-
-def test_latex(groups):
     text = FORMATS["latex"](groups)
     assert text.count("\\begin{tabular}") == text.count("\\end{tabular}") == 3
     rows = [line for line in text.splitlines() if line.startswith("eli/oracle $^\\dagger$ & ")]

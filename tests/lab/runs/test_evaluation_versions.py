@@ -2,7 +2,6 @@
 
 import hashlib
 import io
-import shutil
 
 import pytest
 from rich.console import Console
@@ -49,12 +48,6 @@ def test_whoever_adds_or_removes_a_method_raises_the_version(made):
     assert (VERSION, digest) == (2, "0abe12ca106b"), "raise the version, then write both down here"
 
 
-def test_a_run_of_today_is_not_remarked_on(made):
-    assert "Note" not in shown(made)
-    assert read_runs([made])[0][0].remarks == ()
-    assert {task["evaluation_version"] for task in made.gather().tasks} == {VERSION}
-
-
 def test_versions_are_compared_by_what_their_rows_mean(made):
     versions = {0: "older", Classification.comparable_from: "comparable", VERSION: "comparable", NEWER: "newer"}
     assert {each: evaluated_by([{"evaluation_version": each}], Classification) for each in versions} == versions
@@ -85,14 +78,6 @@ def test_resuming_evaluates_again_and_trains_nothing(run, made):
     assert whole(run) == whole(made)
     assert "Note" not in shown(run)
     assert stamps(run) == before
-
-
-def test_a_run_that_is_not_finished_resumes_as_well(run, made):
-    evaluate_in_version(run, 1, OLDER)
-    shutil.rmtree(run.task(2))
-    assert "evaluates it again, and resumes it" in shown(run)
-    resume_run(run, QUIET)
-    assert whole(run) == whole(made)
 
 
 def test_an_evaluation_is_evaluated_again_as_well(run, two, made):

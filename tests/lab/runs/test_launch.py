@@ -51,7 +51,7 @@ def undisturbed(tmp_path_factory):
     return start([*QUICK, "learner=aanet", f"out={tmp_path_factory.mktemp('runs') / 'aanet'}"])
 
 
-@pytest.mark.parametrize("learner", ["finetune", "joint", "icarl", "lucir", "aanet-implicit"])
+@pytest.mark.parametrize("learner", ["lwf", "aanet-implicit"])  # the others run below
 def test_every_learner_learns_and_is_evaluated_beside_its_baselines(tmp_path, learner):
     folder = start([*QUICK, f"learner={learner}", f"out={tmp_path / 'run'}"])
     names = {row.method for row in rows(folder) if row.task == 3}
@@ -82,15 +82,6 @@ def test_without_exemplars_there_is_no_nearest_mean(tmp_path):
     folder = start([*QUICK, "learner=icarl", "memory=none", f"out={tmp_path / 'run'}"])
     assert {row.classifier for row in rows(folder)} == {"fc", "prototypes", "blend", "own"}
     assert "bias-offset" not in {row.method for row in rows(folder)}
-
-
-def test_equal_seeds_give_equal_runs_and_others_do_not(tmp_path):
-    short = [*QUICK, "learner=lucir"]
-    one, two, three = (
-        start([*short, f"seed={seed}", f"out={tmp_path / name}"]) for seed, name in ((1, "a"), (1, "b"), (2, "c"))
-    )
-    assert rows(one) == rows(two)
-    assert rows(one) != rows(three)
 
 
 def test_an_uninterrupted_run_loads_no_model_and_reads_no_results(tmp_path, monkeypatch):
@@ -177,16 +168,10 @@ def test_a_run_that_is_killed_again_and_again_ends_with_the_same_numbers(tmp_pat
 
 def test_the_same_command_again_changes_nothing(undisturbed):
     before = {file: file.stat().st_mtime_ns for file in undisturbed.path.glob("**/model.safetensors")}
-    assert start(undisturbed.metadata()["overrides"]).path == undisturbed.path
+    # Settings that do not decide results may change.
+    assert start([*undisturbed.metadata()["overrides"], "data.data_dir=elsewhere"]).path == undisturbed.path
+    assert undisturbed.metadata()["config"]["data"]["data_dir"].endswith("elsewhere")
     assert {file: file.stat().st_mtime_ns for file in undisturbed.path.glob("**/model.safetensors")} == before
-
-
-def test_circumstances_may_change_when_a_run_goes_on(tmp_path, undisturbed, monkeypatch):
-    shutil.copytree(undisturbed.path, tmp_path / "run", ignore=shutil.ignore_patterns("evaluations"))
-    monkeypatch.chdir(tmp_path)
-    start([*QUICK, "learner=aanet", "out=run", "data.data_dir=elsewhere"])
-    metadata = RunDir("run").metadata()
-    assert metadata["config"]["data"]["data_dir"] == str(tmp_path / "elsewhere")
 
 
 def test_another_run_in_the_same_folder_is_refused(undisturbed):
@@ -194,22 +179,9 @@ def test_another_run_in_the_same_folder_is_refused(undisturbed):
         start([*QUICK, "learner=aanet", "seed=7", f"out={undisturbed.path}"])
 
 
-def test_a_damaged_model_is_named_and_can_be_made_again(tmp_path):
-    overrides = [*QUICK, "learner=finetune", f"out={tmp_path / 'run'}"]
-    folder = start(overrides)
-    # Copies: what is loaded may lie in the file itself.
-    before = {name: value.clone() for name, value in folder.load_model(1)[0].items()}
-    file = folder.task(1) / "model.safetensors"
-    file.write_bytes(file.read_bytes()[:-3])
-    with pytest.raises(DamagedRunError, match=r"task-01/model\.safetensors is damaged"):
-        resume_run(folder, QUIET)
-    file.unlink()
-    resume_run(folder, QUIET)
-    after = folder.load_model(1)[0]
-    assert all(torch.equal(before[name], after[name]) for name in before)
-
-
-@pytest.mark.parametrize("name", ["latents.safetensors", "prototypes.safetensors", "results.jsonl"])
+@pytest.mark.parametrize(
+    "name", ["model.safetensors", "latents.safetensors", "prototypes.safetensors", "results.jsonl"]
+)
 def test_every_damaged_file_is_named_and_made_again(tmp_path, undisturbed, name):
     shutil.copytree(undisturbed.path, tmp_path / "run", ignore=shutil.ignore_patterns("evaluations"))
     folder = RunDir(tmp_path / "run")
@@ -229,6 +201,7 @@ class TestStartFrom:
         folder = start(overrides)
         mine, theirs = folder.load_model(0)[0], undisturbed.load_model(0)[0]
         assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
+        assert folder.load_model(0)[2]["seconds"] >= undisturbed.load_model(0)[2]["seconds"]
         alone = start([*QUICK, "learner=lucir", f"out={tmp_path / 'alone'}"])
         assert rows(folder) == rows(alone)
 
@@ -244,11 +217,6 @@ class TestStartFrom:
             start(overrides)
         assert not (tmp_path / "run").exists()
 
-    def test_counts_the_time_of_the_training_that_was_taken_over(self, tmp_path, undisturbed):
-        overrides = [*QUICK, "learner=finetune", f"start_from={undisturbed.path}", f"out={tmp_path / 'run'}"]
-        folder = start(overrides)
-        assert folder.load_model(0)[2]["seconds"] >= undisturbed.load_model(0)[2]["seconds"]
-
 
 class TestEvaluation:
     def test_evaluates_the_same_models_with_other_aligners(self, undisturbed):
@@ -261,10 +229,6 @@ class TestEvaluation:
         assert one.read_bytes() != two.read_bytes()
         assert (undisturbed.task(2) / "model.safetensors").stat().st_mtime_ns == stamp
 
-    def test_the_same_options_give_the_same_rows(self, undisturbed):
-        target = reevaluate(undisturbed, ["aligner.steps=5"], name="same")
-        assert rows(target) == rows(undisturbed)
-
     def test_mixup_extracts_other_pairs(self, undisturbed):
         target = reevaluate(undisturbed, ["aligner.mixup=0.3", "aligner.passes=2"], name="mixed")
         assert (target.task(1) / "pairs.safetensors").is_file()
@@ -276,7 +240,10 @@ class TestEvaluation:
         assert len(accuracies(target, "eli/oracle")) == 2
 
     def test_is_no_run_itself(self, undisturbed):
-        target = reevaluate(undisturbed, ["aligner.steps=2"], name="two")
+        target = reevaluate(undisturbed, ["aligner.steps=5"], name="same")
+        assert rows(target) == rows(undisturbed)
+        with pytest.raises(RunError, match="another --name"):
+            reevaluate(undisturbed, ["aligner.steps=3"], name="same")
         with pytest.raises(RunError, match=r"is an evaluation of the run .*'elign evaluate"):
             resume_run(target, QUIET)
         with pytest.raises(RunError, match="is an evaluation of the run"):
@@ -290,11 +257,6 @@ class TestEvaluation:
     def test_refuses_what_would_need_training(self, undisturbed):
         with pytest.raises(ConfigError, match=r"train\.epochs cannot change"):
             reevaluate(undisturbed, ["train.epochs=9"])
-
-    def test_refuses_a_name_that_is_taken(self, undisturbed):
-        reevaluate(undisturbed, ["aligner.steps=4"], name="taken")
-        with pytest.raises(RunError, match="another --name"):
-            reevaluate(undisturbed, ["aligner.steps=3"], name="taken")
 
     def test_refuses_a_run_that_learned_nothing(self, tmp_path, undisturbed):
         empty = RunDir(tmp_path)

@@ -42,10 +42,13 @@ def test_every_combination_is_a_run(tmp_path):
     assert cells[0].label == "learner=icarl seed=0 aligner.hidden=[64,64]"
     assert {cell.config.aligner.hidden for cell in cells} == {(64, 64), ()}
     assert all(cell.folder.path.parent == tmp_path / "runs" for cell in cells)
-
-
-def test_equal_runs_are_one(tmp_path):
+    # Equal runs are one.
     assert len(plan_sweep(["data=digits", "seed=3,3", "protocol=half-5,b50-5", f"out={tmp_path}"])[1]) == 1
+
+
+def test_threads_are_a_setting_of_each_run(tmp_path):
+    for texts, threads in (([], 3), (["train.threads=2"], 2)):
+        assert plan_sweep([f"out={tmp_path}", *texts], threads=3)[1][0].config.train.threads == threads
 
 
 def test_paths_are_not_parted_and_become_absolute(tmp_path, monkeypatch):
@@ -73,28 +76,22 @@ def test_mistakes_are_named_before_anything_runs(text, message):
         plan_sweep(["data=digits", text])
 
 
-def test_a_run_is_done_once_and_then_skipped(tmp_path):
-    texts = [*QUICK, "seed=0,1", f"out={tmp_path}"]
-    _, (first, second) = plan_sweep(texts)
-    assert do_run(CLASSIFICATION, first.settings, {}) is None
-    _, cells = plan_sweep(texts)
-    assert [cell.is_finished() for cell in cells] == [True, False]
-    assert cells[0].folder.path == first.folder.path
-    assert not second.folder.path.exists()
+def test_runs_know_learners_of_ones_own_and_take_over_each_others_first_tasks(tmp_path):
+    class Own(LEARNERS["finetune"]):
+        """Nothing new but its name."""
 
-
-def test_threads_are_a_setting_of_each_run(tmp_path):
-    _, (one,) = plan_sweep([f"out={tmp_path}"], threads=3)
-    assert one.config.train.threads == 3
-    _, (one,) = plan_sweep([f"out={tmp_path}", "train.threads=2"], threads=3)
-    assert one.config.train.threads == 2
-
-
-def test_runs_take_over_each_others_first_tasks(tmp_path):
-    _, (first, second) = plan_sweep([*QUICK, "learner=icarl,lucir", f"out={tmp_path}"])
-    assert [do_run(CLASSIFICATION, cell.settings, {}) for cell in (first, second)] == [None, None]
-    assert second.folder.metadata()["config"]["start_from"] == str(first.folder.path)
-    mine, theirs = (cell.folder.load_model(0)[0] for cell in (first, second))
+    texts = [*QUICK, "learner=own,lucir", f"out={tmp_path}"]
+    with LEARNERS.temporary():
+        LEARNERS.add("own", Own)
+        _, cells = plan_sweep(texts)
+        own = LEARNERS.own()
+    with LEARNERS.temporary():
+        assert do_run(CLASSIFICATION, cells[0].settings, own) is None
+        assert [cell.is_finished() for cell in plan_sweep(texts)[1]] == [True, False]
+        assert do_run(CLASSIFICATION, cells[1].settings, own) is None
+    assert cells[0].folder.metadata()["config"]["learner"]["name"] == "own"
+    assert cells[1].folder.metadata()["config"]["start_from"] == str(cells[0].folder.path)
+    mine, theirs = (cell.folder.load_model(0)[0] for cell in cells)
     assert all(torch.equal(mine[name], theirs[name]) for name in mine)
 
 
@@ -103,27 +100,13 @@ def test_what_fails_is_told_in_one_line(tmp_path):
     assert "nothing" in do_run(CLASSIFICATION, cell.settings, {})
 
 
-def test_a_worker_takes_a_learner_of_ones_own_again_and_again(tmp_path):
-    class Own(LEARNERS["finetune"]):
-        """Nothing new but its name."""
-
-    with LEARNERS.temporary():
-        LEARNERS.add("own", Own)
-        _, cells = plan_sweep([*QUICK, "learner=own", "seed=0,1", f"out={tmp_path}"])
-        own = LEARNERS.own()
-    with LEARNERS.temporary():
-        for cell in cells:
-            assert do_run(CLASSIFICATION, cell.settings, own) is None
-            assert cell.folder.metadata()["config"]["learner"]["name"] == "own"
-
-
 def test_the_table_follows_the_folders(tmp_path):
     said = []
     _, cells = plan_sweep([*QUICK, "seed=0,1,2", f"out={tmp_path}"])
     table = SweepTable(cells, said.append)
     with cells[0].folder.locked(), cells[1].folder.locked():
-        table.look()
-        table.look()
+        table.refresh()
+        table.refresh()
     table.ended(cells[0], None)
     table.ended(cells[1], "the disk is full")
     assert said == ["seed=0: started", "seed=1: started", "seed=0: finished", "seed=1: failed (the disk is full)"]
@@ -155,10 +138,6 @@ def test_wrong_options_end_with_code_2(option, capsys):
         main(["sweep", *option.split()])
     assert stop.value.code == 2
     assert option.split()[0] in capsys.readouterr().err
-
-
-LONGER = ("data=digits", "preset=smoke", "protocol.first=4", "protocol.increment=3", "train.checkpoint_minutes=0")
-LONGER += ("data.limit=40", "train.first_epochs=3", "train.epochs=3", "aligner.iterations=60", "aligner.steps=5")
 
 
 @pytest.fixture
@@ -194,59 +173,16 @@ def until(process, condition):
     return found
 
 
-def holder(folder):
-    """The process that has the lock of a run."""
+def holder(folder, *others):
+    """The process that has the lock of a run; not one of `others`, which may look at it for a moment."""
     lock = str((folder.path / ".lock").resolve())
     for link in Path("/proc").glob("[0-9]*/fd/*"):
         try:
-            if str(link.readlink()) == lock:
+            if str(link.readlink()) == lock and int(link.parts[2]) not in others:
                 return int(link.parts[2])
         except OSError:
             continue  # it is gone by now, or somebody else's
     return None
-
-
-@pytest.mark.usefixtures("ray")
-def test_an_interrupted_sweep_whose_worker_is_killed_and_some_runs_fail_ends_with_the_same_results(tmp_path, capsys):
-    # Long enough that none is over before the interruption is heard, which on a busy machine takes a while.
-    slower = tuple(word.replace("first_epochs=3", "first_epochs=20") for word in LONGER)
-    learners = "learner=icarl,finetune"
-    arguments = [*slower, learners, "train.learning_rate=0.05,1e30", f"out={tmp_path / 'sweep'}"]
-    _, healthy = plan_sweep([*slower, learners, "train.learning_rate=0.05", f"out={tmp_path / 'sweep'}"])
-    folders = [cell.folder for cell in healthy]
-
-    sweep = start_sweep(*arguments)
-    until(sweep, lambda: any(folder.progress(0) or folder.is_learned(0) for folder in folders))
-    os.kill(sweep.pid, signal.SIGINT)
-    _, error = sweep.communicate(timeout=600)
-    assert sweep.returncode == 130, error
-    assert "the same command resumes it" in " ".join(error.split())
-    # Its workers may outlive it for a moment; the one to kill is one of the next sweep's.
-    deadline = time.monotonic() + 60
-    while any(map(holder, folders)):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    assert not any(folder.is_learned(2) for folder in folders)
-
-    sweep = start_sweep(*arguments, "--benchmark", "classification")
-    worker = until(sweep, lambda: next((holder(f) for f in folders if f.is_learned(0) and not f.is_learned(2)), None))
-    os.kill(worker, signal.SIGKILL)
-    out, error = sweep.communicate(timeout=900)
-    # What fails does not stop the others.
-    assert sweep.returncode == 1, error
-    assert out.count("train.learning_rate=0.05: finished") == 2
-    assert "2 of 4 runs failed, " in error
-    assert "train.learning_rate=1e30 for one: the loss is" in " ".join(error.split())
-    for folder, learner in zip(folders, ("icarl", "finetune"), strict=True):
-        overrides = [*slower, f"learner={learner}", "train.learning_rate=0.05", f"out={tmp_path / learner}"]
-        assert rows(folder) == rows(start(overrides))
-
-    # What is finished is not begun again.
-    assert main(["sweep", *slower, learners, "train.learning_rate=0.05", f"out={tmp_path / 'sweep'}"]) == 0
-    out = capsys.readouterr().out
-    assert "2 runs" in out
-    assert "2 of them finished" in out
-    assert "started" not in out
 
 
 OWN = """
@@ -265,21 +201,53 @@ class Doubled(LEARNERS["finetune"]):
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())
 """
 
 
 @pytest.mark.usefixtures("ray")
-def test_workers_know_learners_of_ones_own(tmp_path):
-    (tmp_path / "own.py").write_text(OWN)
-    options = ["learner=doubled", "learner.times=1,3", f"out={tmp_path / 'sweep'}"]
-    sweep = start_sweep(*LONGER, *options, program=[str(tmp_path / "own.py")])
-    out, error = sweep.communicate(timeout=600)
-    assert sweep.returncode == 0, error
-    assert out.count(": finished") == 2
-    once, thrice = (RunDir(path.parent) for path in sorted((tmp_path / "sweep").glob("**/run.json")))
-    assert {run.metadata()["config"]["learner"]["name"] for run in (once, thrice)} == {"doubled"}
-    assert rows(once) != rows(thrice)
+def test_an_interrupted_sweep_whose_worker_is_killed_and_a_run_fails_ends_with_the_same_results(tmp_path, capsys):
+    """Of a learner of one's own, which the workers have to be given."""
+    program = tmp_path / "own.py"
+    program.write_text(OWN)
+    # Long enough that it is not over before the interruption is heard, which on a busy machine takes a while.
+    common = [word for word in QUICK if "first_epochs" not in word]
+    common += ["train.first_epochs=30", "train.checkpoint_minutes=0", "train.threads=1", "learner=doubled"]
+    arguments = [*common, "train.learning_rate=0.05,1e30", f"out={tmp_path / 'sweep'}"]
+    with LEARNERS.temporary():
+        exec(compile(OWN, "own", "exec"), {"__name__": "own"})
+        healthy = [*common, "train.learning_rate=0.05"]
+        _, (cell,) = plan_sweep([*healthy, f"out={tmp_path / 'sweep'}"])
+        folder = cell.folder
+
+        sweep = start_sweep(*arguments, program=[str(program)])
+        until(sweep, lambda: folder.progress(0) or folder.is_learned(0))
+        os.kill(sweep.pid, signal.SIGINT)
+        _, error = sweep.communicate(timeout=600)
+        assert sweep.returncode == 130, error
+        assert "the same command resumes it" in " ".join(error.split())
+        # Its worker may outlive it for a moment; the one to kill is that of the next sweep.
+        deadline = time.monotonic() + 60
+        while holder(folder):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert not folder.is_learned(1)
+
+        sweep = start_sweep(*arguments, program=[str(program)])
+        os.kill(until(sweep, lambda: holder(folder, sweep.pid)), signal.SIGKILL)
+        out, error = sweep.communicate(timeout=900)
+        # What fails does not stop the others.
+        assert sweep.returncode == 1, error
+        assert out.count("train.learning_rate=0.05: finished") == 1
+        assert "1 of 2 runs failed, " in error
+        assert "train.learning_rate=1e30" in error
+        assert rows(folder) == rows(start([*healthy, f"out={tmp_path / 'alone'}"]))
+
+        # What is finished is not begun again.
+        assert main(["sweep", *healthy, f"out={tmp_path / 'sweep'}"]) == 0
+    out = capsys.readouterr().out
+    assert "1 of them finished" in out
+    assert "started" not in out
 
 
 def rows(folder: RunDir):

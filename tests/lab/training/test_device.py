@@ -11,13 +11,6 @@ from elign.lab.training import device
 from elign.lab.training.device import Engine, Precision, SyncedNorm, choose_precision, synchronise
 
 
-def test_plain_images_stay_as_they_are():
-    images = torch.randn(2, 3, 8, 8)
-    placed = Engine(accelerator="cpu").images(images)
-    assert placed.is_contiguous()
-    assert torch.equal(placed, images)
-
-
 def test_channels_last_holds_for_images_and_weights():
     engine = Engine(accelerator="cpu", precision=Precision(channels_last=True))
     net = engine.place(make_backbone("conv", image_shape=(3, 8, 8)))
@@ -120,14 +113,3 @@ def test_evaluation_and_the_type_of_numbers_stay_as_they_are():
     assert synced(x.bfloat16()).dtype == torch.bfloat16
     synced.load_state_dict(plain.state_dict())
     assert torch.equal(plain.eval()(x), synced.eval()(x))
-
-
-def test_finds_every_batch_norm_and_keeps_its_parameters():
-    net = nn.Sequential(nn.Conv2d(1, 2, 1), nn.Sequential(nn.BatchNorm2d(2)), nn.BatchNorm1d(3))
-    before = [id(parameter) for parameter in net.parameters()]
-    synchronise(net, torch.device("cpu"))
-    assert [id(parameter) for parameter in net.parameters()] == before
-    assert [type(part).__name__ for part in net.modules() if "Norm" in type(part).__name__] == [
-        "SyncedNorm",
-        "BatchNorm1d",
-    ]

@@ -6,7 +6,7 @@ from elign.lab.data.base import MemorySplit
 from elign.lab.learners import make_learner
 from elign.lab.models import make_backbone
 from elign.lab.training.device import Engine
-from elign.lab.training.trainer import ClassifierTraining, DivergedError, Step, Task, Trainer
+from elign.lab.training.trainer import ClassifierTraining, DivergedError, Step, Task, Trainer, rate_share
 
 
 @pytest.fixture(scope="module")
@@ -62,17 +62,13 @@ def task(split, number=0):
 
 
 def test_the_progress_counts_epochs_and_steps(engine, split):
-    diary = fit(learner_for(), task(split), split, config(), engine=engine)
+    learner = learner_for()
+    diary = fit(learner, task(split), split, config(), engine=engine)
     assert [(m.epoch, m.step) for m in diary.steps] == [(e, s) for e in range(3) for s in (1, 2, 3)]
     assert all((m.task, m.epochs, m.steps) == (0, 3, 3) for m in diary.steps)
     assert diary.steps[-1].loss < diary.steps[0].loss
-    assert list(diary.states) == [Step(e, s) for e in range(3) for s in (1, 2, 3)]
-
-
-def test_the_learner_ends_in_evaluation_mode(engine, split):
-    learner = learner_for()
-    fit(learner, task(split), split, config(), engine=engine)
     assert not learner.training
+    assert list(diary.states) == [Step(e, s) for e in range(3) for s in (1, 2, 3)]
 
 
 @pytest.mark.parametrize("step", [Step(0, 1), Step(0, 2), Step(1, 1), Step(2, 2)])
@@ -89,13 +85,6 @@ def test_going_on_from_a_kept_state_is_exact(engine, split, name, step):
     every = [(epoch, number) for epoch in range(3) for number in (1, 2)]
     assert [(m.epoch, m.step) for m in later.steps] == every[every.index(step) + 1 :]
     assert all(m.first_epoch == step.epoch for m in later.steps)
-
-
-def test_momentum_is_part_of_the_state(engine, split):
-    learner = learner_for()
-    diary = fit(learner, task(split), split, config(), engine=engine)
-    momenta = [name for name in diary.states[Step(0, 1)] if name.endswith(".momentum_buffer")]
-    assert len(momenta) == len(learner.groups())
 
 
 @pytest.mark.parametrize(("seed", "same"), [(0, True), (1, False)])
@@ -147,3 +136,16 @@ def test_no_batch_has_a_single_image(engine, split):
     odd = Task(0, first.classes, first.new[:33], first.rehearsed)
     diary = fit(learner_for(), odd, split, config(), engine=engine)
     assert {m.steps for m in diary.steps} == {2}
+
+
+def test_one_cycle_rises_from_low_to_its_peak_and_falls_to_zero():
+    cycle = config("train=one-cycle")
+    found = {done: rate_share(cycle, 0, done, epochs=1) for done in (0.0, 0.15, 0.3, 0.65, 1.0)}
+    assert found == pytest.approx({0.0: 0.04, 0.15: 0.52, 0.3: 1.0, 0.65: 0.5, 1.0: 0.0})
+    assert rate_share(cycle, 3, 0.0, epochs=10) == pytest.approx(1.0)
+
+
+def test_steps_are_the_published_ones():
+    steps = config("train=steps", "train.milestones=[0.5,0.75]", "train.gamma=0.1")
+    rates = [rate_share(steps, epoch, 0.0, epochs=160) for epoch in range(160)]
+    assert rates == pytest.approx([1.0] * 79 + [0.1] * 40 + [0.01] * 41)

@@ -54,8 +54,8 @@ def work(engine):
     found = {
         name: latents_of(learner.model, split, rows[:size], engine=engine, size=10) for name, size in sizes.items()
     }
-    options = {"size": 10, "passes": 2, "mixup": None, "seed": 5}
-    pairs = pairs_of(learner.teacher, learner.model, split, rows, engine=engine, **options)
+    aligner = compose(["aligner.batch_size=10", "aligner.passes=2"]).aligner
+    pairs = pairs_of(learner.teacher, learner.model, split, rows, aligner, engine=engine, seed=5)
     found["previous"], found["current"] = pairs
     return {**found, **learner.state()}
 

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from elign.lab.cli.common import say
+from elign.lab.cli.main import say
 
 if TYPE_CHECKING:
     from rich.console import Console

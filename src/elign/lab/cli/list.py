@@ -1,4 +1,4 @@
-"""`elign list`: the runs in a folder, and how far they are."""
+"""`elign list`: the runs in a folder, how far they are, and the methods that evaluate them."""
 
 from __future__ import annotations
 
@@ -6,43 +6,55 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from elign.lab.cli.common import say
+from elign.lab.cli.main import say
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-HELP = "list the runs in a folder: what they are, how far they are, what they reached"
+HELP = (
+    "list the runs in a folder: what they are, how far they are, what they reached; without a folder, all methods, too"
+)
 EXAMPLES = """examples:
-  elign list
-  elign list out
+  elign list                the runs in out, and every method with what it does
+  elign list out/sweep      the runs in another folder
 """
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
-    parser.add_argument("folder", type=Path, nargs="?", default=Path("out"), help="where to look (default: out)")
+    parser.add_argument("folder", type=Path, nargs="?", help="where runs are (default: out, and list the methods)")
 
 
 def run(args: argparse.Namespace, console: Console) -> None:
-    """Print a table."""
+    """Print a table of runs, and one of methods unless a folder was given."""
+    from elign.lab.evaluation.methods import METHODS, marked
+    from elign.lab.report.table import Column, Table
+
+    if args.folder and not args.folder.is_dir():
+        raise FileNotFoundError(f"there is no folder {args.folder}; runs are in 'out' unless out=DIR said otherwise")
+    _list_runs(args.folder or Path("out"), console)
+    if args.folder is None:
+        table = Table("Methods", ["method", Column("what it is", "left")], footnotes=["† uses test labels"])
+        for name, method in METHODS.items():
+            table.add(marked(name), method.text, group=method.group, style="soft" if method.uses_labels else "")
+        console.print(table.to_rich())
+
+
+def _list_runs(root: Path, console: Console) -> None:
     from elign.lab.evaluation.methods import DEFAULT
     from elign.lab.evaluation.metrics import HEAD, summarise
     from elign.lab.report.table import Column, Table
-    from elign.lab.runs.describe import protocol_text
-    from elign.lab.runs.run_dir import RunDir
+    from elign.lab.runs.run_dir import RunDir, protocol_text
     from elign.utils.errors import ElignError
 
-    if not args.folder.is_dir():
-        raise FileNotFoundError(f"there is no folder {args.folder}; runs are in 'out' unless out=DIR said otherwise")
     shown = ("base", DEFAULT, "eli/oracle")
-    columns: list[Column | str] = ["run", Column("what", "left"), "tasks", "base", DEFAULT, "eli/oracle †"]
     note = (
         "Average accuracy (of detectors: mean average precision) over tasks in %, the first included. "
         f"{DEFAULT}: the label-free default. † knows which test samples are old."
     )
-    table, problems = Table("", columns, footnotes=[note]), []
-    versions: dict[str, set[int]] = {}
-    for file in sorted(args.folder.glob("**/run.json")):
+    table = Table("", ["run", Column("what", "left"), "tasks", "base", DEFAULT, "eli/oracle †"], footnotes=[note])
+    problems, versions = [], dict[str, set[int]]()
+    for file in sorted(root.glob("**/run.json")):
         folder = RunDir(file.parent)
         try:
             metadata, results = folder.metadata(), folder.gather()
@@ -53,7 +65,7 @@ def run(args: argparse.Namespace, console: Console) -> None:
         versions.setdefault(metadata["benchmark"], set()).update(task["evaluation_version"] for task in results.tasks)
         config = metadata["config"]
         table.add(
-            str(file.parent.relative_to(args.folder)),
+            str(file.parent.relative_to(root)),
             f"{config['learner']['name']}, {config['data']['name']}, {protocol_text(config)}, seed {config['seed']}",
             f"{len(results.tasks)}/{len(metadata['sizes'])}",
             *(100 * average[name] if name in average else None for name in shown),
@@ -61,7 +73,7 @@ def run(args: argparse.Namespace, console: Console) -> None:
     if table.rows:
         console.print(table.to_rich())
     elif not problems:
-        say(console, f"no runs in {args.folder}; 'elign run' makes one")
+        say(console, f"no runs in {root}; 'elign run' makes one")
     if any(len(found) > 1 for found in versions.values()):
         say(console, "These runs were evaluated by different versions; 'elign show RUN' says which ones compare.")
     for problem in problems:

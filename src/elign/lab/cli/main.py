@@ -1,6 +1,7 @@
 """The command `elign`: runs the command that was asked for, and turns errors into one clear line.
 
-Nothing here imports torch or another package before a command runs, so that help is there at once.
+Nothing here imports torch or another package before a command runs, so that help is there at once. Below: what several
+commands share.
 """
 
 from __future__ import annotations
@@ -8,12 +9,18 @@ from __future__ import annotations
 import argparse
 import errno
 import importlib
+import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from elign import __version__
 from elign.utils.errors import ElignError
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _RUNS = ("run", "resume", "evaluate", "list", "show", "report", "archive", "reproduce", "sweep", "detect")
 COMMANDS = (*_RUNS, "export", "data", "toy")
@@ -64,7 +71,8 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="elign", description="The bench of elign: run, evaluate and report.")
     parser.add_argument("--version", action="version", version=f"elign {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
-    for name in COMMANDS:
+    # Only the help of all commands needs all of them.
+    for name in arguments[:1] if arguments and arguments[0] in COMMANDS else COMMANDS:
         add_command(commands, name, _command(name))
     args, rest = parser.parse_known_args(arguments)
     # argparse takes the settings that stand before an option, but not those that stand after it.
@@ -77,14 +85,9 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, module: ModuleType) -> None:
     """Add a parser for the command of a module."""
-    command = commands.add_parser(
-        name,
-        help=module.HELP,
-        description=module.HELP,
-        epilog=module.EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    module.add_options(command)
+    raw = argparse.RawDescriptionHelpFormatter
+    texts = {"help": module.HELP, "description": module.HELP, "epilog": module.EXAMPLES}
+    module.add_options(commands.add_parser(name, formatter_class=raw, **texts))
 
 
 def _full_disk(error: Exception) -> str:
@@ -93,5 +96,43 @@ def _full_disk(error: Exception) -> str:
     return f"the disk is full ({error}); finished work is kept: make room, then the same command resumes it"
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+class FolderError(ElignError):
+    """A folder to write into holds something else."""
+
+
+def say(console: Console, text: str) -> None:
+    """Print a line that may be copied: neither wrapped nor read as markup."""
+    console.print(text, soft_wrap=True, markup=False)
+
+
+def check_folder(folder: Path, *own: str) -> None:
+    """Refuse a folder that holds something else than what a command writes there; it need not exist.
+
+    Args:
+        folder: The folder.
+        own: Patterns, at least one of which fits a file or folder that the command wrote there before.
+
+    Raises:
+        FolderError: It holds other things only, or is a file.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise FolderError(f"{folder} is a file; give a folder")
+    entries = [entry for entry in folder.glob("*") if entry.name != ".lock"]
+    if entries and not any(entry.match(pattern) for entry in entries for pattern in own):
+        raise FolderError(f"{folder} holds something else ({entries[0].name}); give another folder, or an empty one")
+
+
+def at_least(least: int, kind: type[int] | type[float] = int) -> Callable[[str], Any]:
+    """Return what reads the number of an option and refuses smaller ones."""
+
+    def read(text: str) -> float:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = math.nan
+        if not least <= value < math.inf:
+            whole = "whole " if kind is int else ""
+            raise argparse.ArgumentTypeError(f"must be a {whole}number >= {least}, not {text!r}")
+        return value
+
+    return read

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from elign.lab.cli.common import check_folder, say
+from elign.lab.cli.main import check_folder, say
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace, console: Console) -> None:
     """Read the runs, and write what was asked for."""
     from rich.console import Console
 
-    import elign.lab.paper.report_table  # noqa: F401  (adds the printed numbers)
+    import elign.lab.paper.comparison  # noqa: F401  (adds the table of printed numbers)
     from elign.lab.report.run_groups import find_runs, read_runs
     from elign.utils.files import write_text_atomic
 

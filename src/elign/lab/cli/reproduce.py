@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import argparse
+from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from elign.lab.cli.common import check_folder, say
+from elign.lab.cli.main import check_folder, say
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from elign.lab.paper.plan import Plan
+    from elign.lab.report.table import Table
 
 HELP = "make the paper's tables and ablations at any scale, with the printed numbers beside the measured ones"
 EXAMPLES = """examples:
@@ -32,7 +36,7 @@ skipped, and the same command resumes after an interruption.
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
-    parser.add_argument("words", nargs="*", metavar="NAME|key=value", help="what to reproduce, and at which scale")
+    parser.add_argument("overrides", nargs="*", metavar="NAME|key=value", help="what to reproduce, and at which scale")
     parser.add_argument("--plan", action="store_true", help="show what would run and about how long, and run nothing")
     parser.add_argument(
         "--results",
@@ -46,12 +50,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console) -> None:
     """Plan, run what is not finished, show the tables."""
     from elign.lab.config.composition import ConfigError
-    from elign.lab.paper.plan import plan_table
-    from elign.lab.paper.reproduction import plan_experiments, run_plans, show_tables
+    from elign.lab.paper.plan import plan_table, run_plans
+    from elign.lab.paper.reproduction import plan_experiments
     from elign.lab.paper.request import read_request
-    from elign.lab.report.markdown import around_section
+    from elign.lab.report.table import around_section, update_section
 
-    names, request = read_request(args.words)
+    names, request = read_request(args.overrides)
     plans = plan_experiments(names, request)
     if args.section and (args.results is None or len(plans) != 1):
         raise ConfigError("--section names the place of one experiment's table on the page of --results.")
@@ -66,4 +70,27 @@ def run(args: argparse.Namespace, console: Console) -> None:
     check_folder(request.out, "runs", "compute", "*.csv", "*.json")
     run_plans(plans, console)
     for plan, section in zip(plans, sections, strict=True):
-        show_tables(plan, console, results=args.results, section=section)
+        main = _show_tables(plan, console)
+        if args.results:
+            update_section(args.results, section, main.to_markdown())
+
+
+def _show_tables(plan: Plan, console: Console) -> Table:
+    """Show the tables of a finished experiment, write the main one as CSV, and return it."""
+    from rich.text import Text
+
+    from elign.utils.files import write_text_atomic
+
+    main, *others = plan.tables()
+    console.print()
+    console.print(Text(main.title, style="bold"))
+    for note in main.caption:
+        console.print(Text(f"- {note}"))
+    for table in (main, *others):
+        shown = copy(table)
+        shown.title, shown.caption, shown.footnotes = "" if table is main else table.title, (), ()
+        console.print(shown.to_rich())
+    file = plan.request.csv_file(plan.name)
+    write_text_atomic(file, main.to_csv())
+    say(console, f"Table: {file}")
+    return main

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from elign.lab.cli.common import check_folder, say
+from elign.lab.cli.main import check_folder, say
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from elign.lab.cli.common import say
+from elign.lab.cli.main import say
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,11 +42,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console) -> None:
     """Print the table."""
     from elign.lab.evaluation.metrics import HEAD
-    from elign.lab.report.markdown import around_section, update_section
     from elign.lab.report.run_groups import RunGroup
+    from elign.lab.report.table import around_section, update_section
     from elign.lab.report.tables import NEAREST_MEAN, detection_tables, methods_table, metric_notes, task_tables
-    from elign.lab.runs.describe import run_text
-    from elign.lab.runs.run_dir import RunDir
+    from elign.lab.runs.run_dir import RunDir, run_text
 
     folders = [RunDir(path) for path in args.runs]
     classifiers = HEAD if args.classifier == "fc" else NEAREST_MEAN
@@ -61,11 +60,11 @@ def run(args: argparse.Namespace, console: Console) -> None:
     if args.markdown:
         table = methods_table(group, classifiers, title="")
         table.footnotes = [*table.footnotes, *metric_notes([group], formulas=True)]
-        update_section(args.markdown, section, "\n\n".join([table.to_markdown().rstrip(), *_version_notes(folders)]))
+        update_section(args.markdown, section, "\n\n".join([table.to_markdown().rstrip(), *group.remarks]))
 
 
-def print_runs(folders: Sequence[RunDir], console: Console, *, classifiers: Sequence[str] | None = None) -> RunGroup:
-    """Print the table of runs of one experiment.
+def print_runs(folders: Sequence[RunDir], console: Console, *, classifiers: Sequence[str] = ()) -> RunGroup:
+    """Print the table of runs of one experiment, with the model's own head unless other classifiers are given.
 
     Raises:
         RunError: They are not of one experiment, or have no results yet.
@@ -73,8 +72,8 @@ def print_runs(folders: Sequence[RunDir], console: Console, *, classifiers: Sequ
     from elign.lab.evaluation.metrics import HEAD
     from elign.lab.report.run_groups import RunGroup, read_run
     from elign.lab.report.tables import methods_table
-    from elign.lab.runs.describe import run_text
-    from elign.lab.runs.run_dir import RunError, resume_command
+    from elign.lab.runs.experiment import version_note
+    from elign.lab.runs.run_dir import RunError, resume_command, run_text
 
     _check_alike([folder.metadata() for folder in folders])
     runs = [read_run(folder) for folder in folders]
@@ -86,21 +85,14 @@ def print_runs(folders: Sequence[RunDir], console: Console, *, classifiers: Sequ
     if len(done) > 1:
         raise RunError(f"these runs have finished different numbers of tasks: {sorted(done)}")
     title = f"{run_text(runs[0].metadata)}, {done.pop()} of {len(runs[0].metadata['sizes'])} tasks"
-    group = RunGroup(title, tuple(runs))
+    notes = filter(None, (version_note(run.folder, run.metadata, run.tasks) for run in runs))
+    group = RunGroup(title, tuple(runs), tuple(f"Note: {sentence}." for sentence in notes))
     console.print(methods_table(group, classifiers or HEAD, title=title).to_rich())
     for folder in folders:
         say(console, f"Results: {', '.join(map(str, folder.result_files() or [folder.path]))}")
-    for note in _version_notes(folders):
+    for note in group.remarks:
         say(console, note)
     return group
-
-
-def _version_notes(folders: Sequence[RunDir]) -> list[str]:
-    """Return a note about each run that another version of the methods has evaluated."""
-    from elign.lab.runs.experiment import version_note
-
-    found = [version_note(folder, folder.metadata(), folder.gather().tasks) for folder in folders]
-    return [f"Note: {sentence}." for sentence in found if sentence]
 
 
 def _check_alike(runs: Sequence[dict[str, Any]]) -> None:

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from elign.lab.cli import list as list_command
-from elign.lab.cli.common import check_folder, count, positive, say, share
+from elign.lab.cli.main import at_least, check_folder, say
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,13 +31,21 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     benchmarks = ("classification", "detection")
     parser.add_argument("--benchmark", choices=benchmarks, default=benchmarks[0], help="default: classification")
     parser.add_argument(
-        "--cpus", type=positive, default=1, metavar="N", help="processors and threads of each run (default: 1)"
+        "--cpus", type=at_least(1), default=1, metavar="N", help="processors and threads of each run (default: 1)"
     )
     parser.add_argument(
-        "--gpus", type=share, default=0.0, metavar="N", help="GPUs of each run, 0.5: two share one (default: 0)"
+        "--gpus",
+        type=at_least(0, float),
+        default=0.0,
+        metavar="N",
+        help="GPUs of each run, 0.5: two share one",
     )
     parser.add_argument(
-        "--retries", type=count, default=3, metavar="N", help="how often a run that dies is started again (default: 3)"
+        "--retries",
+        type=at_least(0),
+        default=3,
+        metavar="N",
+        help="how often to start a run that dies again (default: 3)",
     )
     parser.add_argument("--address", help="of a Ray cluster, or 'auto' (default: Ray on this machine alone)")
     parser.add_argument("--plan", action="store_true", help="show the runs and what is done already, and run nothing")
@@ -56,10 +64,10 @@ def run(args: argparse.Namespace, console: Console) -> None:
         console.print(SweepTable(cells, lambda text: None).table())
         return
     check_folder(out, "runs")
-    with live_table(cells, console) as (lines, look):
+    with live_table(cells, console) as (lines, refresh):
         if left:
             resources = Resources(args.cpus, args.gpus, args.retries, args.address)
-            run_cells(left, resources, ended=lines.ended, look=look)
+            run_cells(left, resources, ended=lines.ended, refresh=refresh)
     list_command.run(argparse.Namespace(folder=out / "runs"), console)
     if lines.failed:
         label, problem = next(iter(lines.failed.items()))

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from elign.lab.cli.common import check_folder, positive, say
+from elign.lab.cli.main import at_least, check_folder, say
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,7 +29,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--data-dir", type=Path, help="where data sets are (default: $ELIGN_DATA, else the cache folder)"
     )
-    parser.add_argument("--latent-dim", type=positive, default=32, help="latent dimension (default: 32)")
+    parser.add_argument("--latent-dim", type=at_least(1), default=32, help="latent dimension (default: 32)")
     parser.add_argument(
         "--heads",
         choices=("paper", "trained"),
@@ -37,8 +37,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="paper: the head of task 2 stays at its random start, as in the authors' code, which makes drift large; "
         "trained: both heads learn (default: paper)",
     )
-    parser.add_argument("--seeds", type=positive, default=5, metavar="N", help="run seeds 0 to N-1 (default: 5)")
-    parser.add_argument("--iterations", type=positive, help="training iterations of the energy model")
+    parser.add_argument("--seeds", type=at_least(1), default=5, metavar="N", help="run seeds 0 to N-1 (default: 5)")
+    parser.add_argument("--iterations", type=at_least(1), help="training iterations of the energy model")
     parser.add_argument("--out", type=Path, help="folder of the runs (default: out/toy-DATA-DIM-HEADS)")
     parser.add_argument("--results", type=Path, metavar="FILE", help="also write the table into this markdown file")
 
@@ -46,9 +46,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console) -> None:
     """Run the seeds that are not finished, show their table and write the report."""
     from elign.lab.paper.two_tasks import TwoTaskExperiment, run_seeds, two_task_table
-    from elign.lab.report.markdown import around_section, update_section
     from elign.lab.report.run_groups import read_runs
     from elign.lab.report.run_report import write_run_report
+    from elign.lab.report.table import around_section, update_section
 
     words = [f"data={args.data}", f"model.latent_dim={args.latent_dim}", f"learner.heads={args.heads}"]
     words += [f"aligner.iterations={args.iterations}"] if args.iterations else []

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
@@ -16,6 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from yaml import YAMLError
 
+from elign.lab.registry import did_you_mean
 from elign.utils.errors import ElignError, OptionError
 
 _SHOWN = 300
@@ -39,12 +39,6 @@ class ConfigError(ElignError, ValueError):
     """A setting that does not exist, has a value it cannot take, or contradicts another one."""
 
 
-def did_you_mean(text: str, candidates: Iterable[str]) -> str:
-    """Return the nearest candidate as a question that follows a sentence, or nothing if none is near."""
-    near = difflib.get_close_matches(text.strip().lower(), list(candidates), n=1, cutoff=0.6)
-    return f" Did you mean {near[0]!r}?" if near else ""
-
-
 def unknown_choice(group: str, value: str, choices: Collection[str]) -> ConfigError:
     """Make the error of a group that does not have this choice."""
     return ConfigError(
@@ -53,28 +47,20 @@ def unknown_choice(group: str, value: str, choices: Collection[str]) -> ConfigEr
 
 
 class Section(BaseModel):
-    """A group of settings. It cannot change, and holds values of the declared types only."""
+    """A group of settings that cannot change."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     def replace(self, **changes: Any) -> Self:
-        """Return a checked copy with other values.
-
-        Raises:
-            ConfigError: A value is wrong.
-        """
+        """Return a checked copy with other values."""
         return validate(type(self), {**dict(self), **changes})
 
 
-_Section = TypeVar("_Section", bound=Section)
+_Config = TypeVar("_Config", bound=Section)
 
 
-def validate(model: type[_Section], values: Mapping[str, Any]) -> _Section:
-    """Check values and make a section of them.
-
-    Raises:
-        ConfigError: A setting is missing, unknown, or has a value it cannot take; the message names it.
-    """
+def validate(model: type[_Config], values: Mapping[str, Any]) -> _Config:
+    """Make a section of values; raise `ConfigError`, which names the first setting that is wrong."""
     try:
         return model.model_validate(dict(values))
     except ValidationError as error:
@@ -117,7 +103,18 @@ _WANTED = {
 }
 
 
-_Config = TypeVar("_Config", bound=Section)
+def upgrade(values: Mapping[str, Any], *, threads: int | None = None, precision: str | None = None) -> dict[str, Any]:
+    """Rename the settings of version 0.1: `train.precision`, `train.layout` and `train.threads=null`.
+
+    `threads` and `precision` are what such a run found out by itself, where its settings say null or "auto".
+    """
+    train = values.get("train")
+    if not isinstance(train, Mapping) or "precision" not in train:
+        return dict(values)
+    kept = {key: value for key, value in train.items() if key not in ("precision", "layout")}
+    kept["threads"] = threads or 1 if train.get("threads") is None else train["threads"]
+    kept["fast"] = (precision if train["precision"] == "auto" else train["precision"]) == "bf16"
+    return {**values, "train": kept}
 
 
 @dataclass(frozen=True)
@@ -154,11 +151,6 @@ class ConfigTree(Generic[_Config]):
         }
 
     @property
-    def plain(self) -> tuple[str, ...]:
-        """The settings that are in no group."""
-        return tuple(name for name in self.model.model_fields if name not in self.groups)
-
-    @property
     def groups(self) -> tuple[str, ...]:
         """The groups whose choices have names."""
         return (*self.sections, "preset")
@@ -174,6 +166,10 @@ class ConfigTree(Generic[_Config]):
     def compose(self, words: Sequence[str]) -> _Config:
         """Make the configuration that these `key=value` texts ask for."""
         return validate(self.model, self._values(self._read_words(words)))
+
+    def from_dict(self, values: Mapping[str, Any]) -> _Config:
+        """Make the configuration that `describe` was given, by this or an earlier version."""
+        return validate(self.model, upgrade(values))
 
     def with_aligner(self, config: _Config, words: Sequence[str]) -> _Config:
         """Change settings of the aligner, and no others, in a configuration."""
@@ -207,13 +203,12 @@ class ConfigTree(Generic[_Config]):
     def _check_key(self, key: str) -> None:
         group, dot, name = key.partition(".")
         section = self.sections.get(group)
-        if not dot and (section or key in self.plain or key == "preset"):
+        if not dot and key in (*self.model.model_fields, "preset"):
             return
         if dot and section:
             if name == "name" and group != "protocol":
-                raise ConfigError(
-                    f"{key} cannot be set alone. Write {group}=NAME, one of: {_list(self.choices(group))}."
-                )
+                names = ", ".join(self.choices(group))
+                raise ConfigError(f"{key} cannot be set alone. Write {group}=NAME, one of: {names}.")
             # Which options a learner has is known only after it is chosen.
             if group == "learner" and name.isidentifier() and name != "options":
                 return
@@ -230,9 +225,8 @@ class ConfigTree(Generic[_Config]):
         bare = key.lstrip("-+~").lower().replace("-", "_")
         elsewhere = [repr(one) for one in known if one.endswith(f".{bare.rpartition('.')[2]}")]
         meant = f" Did you mean {' or '.join(elsewhere)}?" if elsewhere else ""
-        raise ConfigError(
-            f"There is no setting {key!r}.{meant or did_you_mean(bare, (*self.groups, *self.plain, *known))}"
-        )
+        meant = meant or did_you_mean(bare, (*self.groups, *self.model.model_fields, *known))
+        raise ConfigError(f"There is no setting {key!r}.{meant}")
 
     def _values(self, given: Mapping[str, str]) -> dict[str, Any]:
         """Merge the files that fit, then set what is given."""
@@ -260,14 +254,24 @@ class ConfigTree(Generic[_Config]):
             preset.get("learners", {}).get(learner, {}).get(images, {}),
         ]
         layers += [self._choice(group, chosen[group]) for group in chosen if group not in _ORDERED]
-        values: dict[str, Any] = _plain(OmegaConf.merge(*map(OmegaConf.create, layers)))
+        values: dict[str, Any] = OmegaConf.to_container(OmegaConf.merge(*map(OmegaConf.create, layers)))  # type: ignore[assignment]
         values["preset"] = chosen["preset"]
-        _check_options(given, values["learner"])
+        self._check_options(given, values["learner"])
         for key, text in given.items():
             if key not in self.groups:
                 group, _, name = key.rpartition(".")
-                (values[group] if group else values)[name] = _path(key, text) if key in PATHS else _value(key, text)
+                (values[group] if group else values)[name] = _value(key, text)
         return values | {"learner": self._with_options(values["learner"])}
+
+    def _check_options(self, given: Mapping[str, str], learner: Mapping[str, Any]) -> None:
+        has = [name for name in learner if name != "name"]
+        for key in given:
+            group, _, name = key.partition(".")
+            if group == "learner" and name and name not in has:
+                raise ConfigError(
+                    f"The learner {learner['name']!r} has no setting {key!r}.{did_you_mean(name, has)} "
+                    f"It has: {', '.join(has)}."
+                )
 
     def _with_options(self, learner: dict[str, Any]) -> dict[str, Any]:
         """Put the learner's own settings apart, checked by the learner where it is registered."""
@@ -303,54 +307,35 @@ _GONE = dict.fromkeys(
 )
 
 
-def _list(names: Iterable[str]) -> str:
-    return ", ".join(names)
-
-
 @cache
 def _parsed(package: str, file: str) -> DictConfig | ListConfig:
     return OmegaConf.create(resources.files(package).joinpath(file).read_text(encoding="utf-8"))
 
 
 def _read(package: str, file: str) -> dict[str, Any]:
-    return _plain(_parsed(package, file))
-
-
-def _plain(tree: Any) -> dict[str, Any]:
-    plain: dict[str, Any] = OmegaConf.to_container(tree)  # type: ignore[assignment]
-    return plain
+    """Return a new copy of the content of a YAML file."""
+    return OmegaConf.to_container(_parsed(package, file))  # type: ignore[return-value]
 
 
 def _value(key: str, text: str) -> Any:
     """Read a value as YAML does; it cannot refer to other settings."""
+    if key in PATHS:
+        return _path(key, text)
     try:
         if "${" in text:
             raise ValueError("it refers to something else")
-        return _plain(OmegaConf.from_dotlist([f"value={text}"]))["value"]
+        return OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]))["value"]  # type: ignore[index, call-overload]
     # What is nested too deeply or is a number of thousands of digits fails outside of YAML.
     except (YAMLError, OmegaConfBaseException, ValueError, TypeError, RecursionError):
-        typed = f"{key}={text}"
-        raise ConfigError(
-            f"The value of {typed[:_SHOWN]!r} cannot be read; a text may need quotes: key='...'."
-        ) from None
+        typed = f"{key}={text}"[:_SHOWN]
+        raise ConfigError(f"The value of {typed!r} cannot be read; a text may need quotes: key='...'.") from None
 
 
 def _path(key: str, text: str) -> str | None:
-    if text == "null":
-        return None
     # A run may go on from another folder than it began in; where it is itself is known by then.
-    if key == "out":
-        return text
+    if text == "null" or key == "out":
+        return None if text == "null" else text
     try:
         return str(Path(text).expanduser().resolve())
     except (OSError, RuntimeError, ValueError) as error:  # an unknown user after "~", links in a circle, a zero byte
         raise ConfigError(f"{key}={text!r} cannot be used as a path: {error}.") from None
-
-
-def _check_options(given: Mapping[str, str], learner: Mapping[str, Any]) -> None:
-    has = [name for name in learner if name != "name"]
-    for key in given:
-        group, _, name = key.partition(".")
-        if group == "learner" and name and name not in has:
-            meant = did_you_mean(name, has)
-            raise ConfigError(f"The learner {learner['name']!r} has no setting {key!r}.{meant} It has: {_list(has)}.")

@@ -18,7 +18,7 @@ from pydantic.fields import FieldInfo
 
 from elign.aligners.energy import EnergyAligner
 from elign.aligners.linear import Ridge
-from elign.gates.by_energy import ByEnergy
+from elign.gates import ByEnergy
 from elign.lab.config.composition import (
     ConfigError,
     ConfigTree,
@@ -32,29 +32,9 @@ from elign.lab.config.composition import (
     Share,
     Text,
     Whole,
-    validate,
 )
 from elign.lab.models import BACKBONES
 from elign.lab.registry import DATASETS, LEARNERS
-
-__all__ = [
-    "TREE",
-    "AlignerConfig",
-    "ConfigError",
-    "DataConfig",
-    "EnergyConfig",
-    "LearnerConfig",
-    "MemoryConfig",
-    "ModelConfig",
-    "ProtocolConfig",
-    "RunConfig",
-    "TrainConfig",
-    "compose",
-    "describe",
-    "flatten",
-    "from_dict",
-    "with_aligner",
-]
 
 Option = Flag | Whole | Number | Text
 
@@ -178,32 +158,23 @@ class MemoryConfig(Section):
         return self
 
 
-# The options of these classes are settings of the aligner: setting -> argument. Each is declared once, by its class.
-_ENERGY = {name: name for name in inspect.signature(EnergyAligner).parameters if name != "seed"}
-_ALIGNERS = (
-    (EnergyAligner, _ENERGY),
-    (Ridge, {"ridge_penalty": "penalty"}),
-    (ByEnergy, {"energy_quantile": "quantile"}),
-)
+# The options of these classes are settings of the aligner, each declared once, by its class: (class, argument).
+_OPTIONS: dict[str, tuple[type, str]] = {
+    **{name: (EnergyAligner, name) for name in inspect.signature(EnergyAligner).parameters if name != "seed"},
+    "ridge_penalty": (Ridge, "penalty"),
+    "energy_quantile": (ByEnergy, "quantile"),
+}
 _STRICT = {int: Whole, float: Number, bool: Flag, Sequence[int]: tuple[Whole, ...]}
 ALIGNER_DEFAULTS = {
     setting: inspect.signature(owner).parameters[argument].default
-    for owner, settings in _ALIGNERS
-    for setting, argument in settings.items()
+    for setting, (owner, argument) in _OPTIONS.items()
     if owner is not Ridge  # whose own default depends on the latents
 }
-
-
-def _aligner_fields() -> dict[str, Any]:
-    hints = {owner: get_type_hints(owner.__init__) for owner, _ in _ALIGNERS}
-    return {
-        setting: (_STRICT.get(hints[owner][argument], Number), FieldInfo())
-        for owner, settings in _ALIGNERS
-        for setting, argument in settings.items()
-    }
-
-
-_AlignerOptions: Any = create_model("_AlignerOptions", __base__=Section, **_aligner_fields())
+_FIELDS: dict[str, Any] = {
+    setting: (_STRICT.get(get_type_hints(owner.__init__)[argument], Number), FieldInfo())  # type: ignore[misc]
+    for setting, (owner, argument) in _OPTIONS.items()
+}
+_AlignerOptions: Any = create_model("_AlignerOptions", __base__=Section, **_FIELDS)
 
 
 class EnergyConfig(_AlignerOptions):  # type: ignore[misc]
@@ -214,12 +185,16 @@ class EnergyConfig(_AlignerOptions):  # type: ignore[misc]
 
     @model_validator(mode="after")
     def _check_ranges(self) -> Self:
-        for owner, settings in _ALIGNERS:
+        for owner in (EnergyAligner, Ridge, ByEnergy):
             try:
-                owner(**{argument: getattr(self, setting) for setting, argument in settings.items()})
+                owner(**self.options_of(owner))
             except ValueError as error:
                 raise ConfigError(f"aligner: {error}.") from None
         return self
+
+    def options_of(self, owner: type) -> dict[str, Any]:
+        """Return the arguments of `EnergyAligner` (but for its seed), `Ridge` or `ByEnergy`."""
+        return {name: getattr(self, key) for key, (its, name) in _OPTIONS.items() if its is owner}
 
 
 class AlignerConfig(EnergyConfig):
@@ -318,23 +293,6 @@ def _digest(flat: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def upgrade(values: Mapping[str, Any], *, threads: int | None = None, precision: str | None = None) -> dict[str, Any]:
-    """Rename the settings of earlier versions: `train.precision`, `train.layout` and `train.threads=null`.
-
-    Args:
-        values: The settings of a run, of any version.
-        threads: How many threads the run used, where its settings do not say it.
-        precision: The precision that the run chose, where its settings say "auto": "32" or "bf16".
-    """
-    train = values.get("train")
-    if not isinstance(train, Mapping) or "precision" not in train:
-        return dict(values)
-    kept = {key: value for key, value in train.items() if key not in ("precision", "layout")}
-    kept["threads"] = threads or 1 if train.get("threads") is None else train["threads"]
-    kept["fast"] = (precision if train["precision"] == "auto" else train["precision"]) == "bf16"
-    return {**values, "train": kept}
-
-
 class RunConfig(Settings):
     """Everything that decides a class-incremental run."""
 
@@ -377,21 +335,3 @@ def compose(words: Sequence[str] = ()) -> RunConfig:
         ('lucir', 'resnet20', 3, 'small')
     """
     return TREE.compose(words)
-
-
-def with_aligner(config: RunConfig, words: Sequence[str]) -> RunConfig:
-    """Change the aligner of a run that was trained.
-
-    Raises:
-        ConfigError: As for `compose`, or something is typed that the trained models depend on.
-    """
-    return TREE.with_aligner(config, words)
-
-
-def from_dict(values: Mapping[str, Any]) -> RunConfig:
-    """Make the configuration that `describe` was given, by this or an earlier version.
-
-    Raises:
-        ConfigError: A setting is missing, unknown, or has a value it cannot take.
-    """
-    return validate(RunConfig, upgrade(values))

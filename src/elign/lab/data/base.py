@@ -21,11 +21,8 @@ from elign.lab.environment import derive_seed, import_torchvision
 from elign.lab.registry import Registry
 from elign.utils.errors import ElignError
 
-IMAGENET_MEAN = (0.485, 0.456, 0.406)
-"""Mean of each colour over the training images of ImageNet, as published with its usual models."""
-
-IMAGENET_STD = (0.229, 0.224, 0.225)
-"""Standard deviation of each colour over the training images of ImageNet, likewise."""
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+"""Of each colour over the training images of ImageNet, as published with its usual models."""
 
 _DOWNLOAD_SECONDS = 30.0
 _LEVELS = 256
@@ -53,14 +50,7 @@ class DamagedFileError(DataError):
 
 
 class DatasetNotFoundError(DataError):
-    """A data set is neither on disk nor could it be downloaded.
-
-    Args:
-        dataset: The data set's name.
-        folder: Where its `files` are expected.
-        files: The files that it needs.
-        tries: Why each place that was tried failed.
-    """
+    """A data set is neither on disk nor could it be downloaded; `tries` says why each place failed."""
 
     def __init__(self, dataset: str, folder: Path, files: Sequence[str], tries: Sequence[str]) -> None:
         super().__init__(dataset, folder, files, tries)
@@ -115,15 +105,7 @@ def data_dir(explicit: Path | str | None = None) -> Path:
 def download(dataset: str, root: Path, folder: Path, files: Sequence[str], fetch: Callable[[Any], object]) -> None:
     """Have torchvision download a data set to `root`; it compares what arrives with the published md5.
 
-    Args:
-        dataset: The data set's name; with `folder` and `files`, for the error.
-        root: The data folder.
-        folder: Where its files are expected.
-        files: The files that it needs.
-        fetch: Downloads, given the module `torchvision.datasets`.
-
-    Raises:
-        DatasetNotFoundError: It could not be downloaded.
+    `fetch` is given the module `torchvision.datasets`; the other arguments are for the error, `DatasetNotFoundError`.
     """
     # Torchvision sets no time-out, and a host that drops packets would keep it for ever.
     before = socket.getdefaulttimeout()
@@ -150,8 +132,7 @@ class Split(Protocol):
         Args:
             rows: Positions of the images, `int64` (M,); a position may occur more than once.
             size: Images per batch.
-            augment: Seed of the random augmentation; equal seeds and rows give equal batches. None for no
-                augmentation: what evaluation sees.
+            augment: Seed of the random augmentation; equal seeds and rows give equal batches. None: no augmentation.
 
         Yields:
             Normalised images, `float32` (B, C, H, W), and their labels, `int64` (B,), both on the CPU.
@@ -174,13 +155,7 @@ class Dataset:
 class ImageData:
     """Labelled images in memory, before their classes are ordered.
 
-    Args:
-        name: The data set's name.
-        train_images: `uint8` images, (N, C, H, W).
-        train_labels: `int64` class numbers, (N,).
-        test_images: Like `train_images`, with the same C, H and W.
-        test_labels: Like `train_labels`.
-        classes: The name of each class; a label is a position in this tuple.
+    Images are `uint8` (N, C, H, W) of one size, labels `int64` (N,), positions in `classes`.
 
     Raises:
         DataError: A tensor has the wrong dtype or shape, or a label names no class.
@@ -207,12 +182,6 @@ class ImageData:
         if self.train_images.shape[1:] != self.test_images.shape[1:]:
             raise DataError(f"{self.name}: test images are {_shown(self.test_images)}, unlike the training images")
 
-    @property
-    def image_shape(self) -> tuple[int, int, int]:
-        """(C, H, W) of one image."""
-        channels, height, width = self.train_images.shape[1:]
-        return channels, height, width
-
 
 def _shown(tensor: Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
@@ -223,8 +192,9 @@ class Normalise:
 
     def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
         # In units of stored bytes, so that two operations are enough.
-        self._mean = (torch.tensor(mean, dtype=torch.float64) * 255).float().view(-1, 1, 1)
-        self._std = (torch.tensor(std, dtype=torch.float64) * 255).float().view(-1, 1, 1)
+        self._mean, self._std = (
+            (torch.tensor(x, dtype=torch.float64) * 255).float().view(-1, 1, 1) for x in (mean, std)
+        )
 
     def __call__(self, images: Tensor) -> Tensor:
         """Normalise `uint8` images (B, C, H, W) to new `float32` ones."""
@@ -248,12 +218,7 @@ def channel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, 
 
 
 def check_rows(rows: Tensor, count: int, size: int) -> None:
-    """Refuse rows of `count` images, or a batch size, that cannot be served, before the first batch is made.
-
-    Raises:
-        ValueError: `rows` is not an `int64` (M,), or `size` is not positive.
-        IndexError: A row is outside 0..count-1.
-    """
+    """Raise `ValueError` or `IndexError` for rows of `count` images, or a batch size, that cannot be served."""
     if rows.dtype != torch.int64 or rows.ndim != 1:
         raise ValueError(f"rows must be an int64 (M,), not {rows.dtype} {tuple(rows.shape)}")
     if size < 1:
@@ -288,8 +253,6 @@ class MemorySplit:
         crop_padding: int,
         flip: bool,
     ) -> None:
-        if not len(mean) == len(std) == images.shape[1]:
-            raise ValueError(f"mean and std have {len(mean)} and {len(std)} channels, the images {images.shape[1]}")
         self._normalise = Normalise(mean, std)
         self.labels = labels
         self._images, self._padding, self._flip = images, crop_padding, flip
@@ -333,11 +296,7 @@ def first_of_each(labels: Tensor, limit: int) -> Tensor:
 
 
 def held_out(labels: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Draw `count` images of each class; return the rows that are left and those drawn: `int64`, in their order.
-
-    Raises:
-        DataError: A class has no image left.
-    """
+    """Draw `count` images of each class, not all; return the rows that are left and those drawn, in their order."""
     counts = torch.bincount(labels)
     if count >= int(counts.min()):
         raise DataError(f"validation must be below {int(counts.min())}, the images of the smallest class, not {count}.")
@@ -391,11 +350,7 @@ class DatasetSource:
         return next((root / folder for folder in self.folders if (root / folder).is_dir()), None)
 
     def open(self, options: OpenOptions) -> Dataset:
-        """Open it.
-
-        Raises:
-            DataError: An option does not fit, or the data set cannot be had.
-        """
+        """Open it; raise `DataError` if an option does not fit, or the data set cannot be had."""
         raise NotImplementedError
 
 
@@ -460,7 +415,7 @@ class MemorySource(DatasetSource):
         return Dataset(
             name=data.name,
             classes=tuple(data.classes[label] for label in order),
-            image_shape=data.image_shape,
+            image_shape=tuple(data.train_images.shape[1:]),  # type: ignore[arg-type]
             train=split(images, labels),
             test=split(data.test_images, rank[data.test_labels]),
         )

@@ -56,12 +56,7 @@ class Cifar100(MemorySource):
         return archive if archive.is_file() else None
 
     def load(self, root: Path) -> ImageData:
-        """Load all images with their fine labels.
-
-        Raises:
-            DatasetNotFoundError: It is not on disk and cannot be downloaded.
-            DamagedFileError: A file is not what it must be.
-        """
+        """Load all images with their fine labels; raise `DataError` if it cannot be had, or a file is damaged."""
         found = self.find(root)
         if found == root / BINARY:
             train, test = (self._binary(found, part) for part in self.rows)

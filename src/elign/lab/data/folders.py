@@ -1,13 +1,13 @@
-"""Data sets that are folders of pictures: which files and classes they hold.
+"""Data sets that are folders of pictures: the user's own, ImageNet, its subset of 100 classes, and Tiny-ImageNet.
 
-Torchvision's helpers for such folders follow links without a bound and take whatever has the name of a picture; here
-only regular files of a class folder count.
+None is downloaded: ImageNet is given out on request. Torchvision's helpers for such folders follow links without a
+bound and take whatever has the name of a picture; here only regular files of a class folder count.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,17 +18,21 @@ from torch import Tensor
 
 from elign.lab.data.base import (
     DATASETS,
+    IMAGENET_MEAN,
+    IMAGENET_STD,
     DamagedFileError,
     DataError,
     Dataset,
     DatasetNotFoundError,
     DatasetSource,
+    ImageData,
+    MemorySource,
     OpenOptions,
     first_of_each,
     held_out,
     read_lines,
 )
-from elign.lab.data.pictures import FolderSplit
+from elign.lab.data.pictures import FolderSplit, read_small
 from elign.lab.data.scenario import class_order
 from elign.lab.environment import derive_seed
 
@@ -36,6 +40,7 @@ SUFFIXES = frozenset((".jpeg", ".jpg", ".png", ".webp", ".bmp", ".gif", ".tif", 
 """What the file name of a picture may end with, in capitals or not; all other files are skipped."""
 
 _TEST_SHARE = 0.2
+_SUBSET_SEED = 1993
 _INNER = "images"
 _ANNOTATIONS = ("val_annotations.txt", "LOC_val_solution.csv")
 _ANNOTATION_BYTES = 1 << 26
@@ -66,6 +71,13 @@ class ImageList:
     root: Path
     names: np.ndarray[Any, np.dtype[np.bytes_]]
     labels: Tensor
+
+    @classmethod
+    def of(cls, root: Path, by_class: Sequence[Sequence[str]]) -> ImageList:
+        """Make the list from the names of each class."""
+        names = np.array([os.fsencode(name) for group in by_class for name in group])
+        counts = torch.tensor([len(group) for group in by_class])
+        return cls(root, names, torch.arange(len(by_class)).repeat_interleave(counts))
 
     def __len__(self) -> int:
         return len(self.names)
@@ -99,9 +111,14 @@ class FolderSource(DatasetSource):
         "val/WNID/*.JPEG (or val/*.JPEG with LOC_val_solution.csv beside val)",
     )
     """The layout in words."""
+    test_folders: ClassVar[tuple[str, ...]] = ("val",)
+    """Names of the test folder; the first that is there counts."""
 
     def files(self, path: Path | None, root: Path) -> ImageFolders:
-        """List the pictures.
+        """List the pictures: class after class, each in the order of its file names.
+
+        Test pictures are in class folders like the training pictures, or all in one folder with a file that says the
+        class of each: `val_annotations.txt` in it (Tiny-ImageNet) or `LOC_val_solution.csv` beside it (ImageNet).
 
         Args:
             path: The data set's own folder, if it is not in the data folder.
@@ -116,18 +133,25 @@ class FolderSource(DatasetSource):
         if folder is None:
             tries = [f"no folder {root / folder}; it cannot be downloaded for you" for folder in self.folders]
             raise DatasetNotFoundError(self.name, root / self.folders[0], self.needed, tries)
-        self._check_folder(folder)
-        available = class_names(folder / "train") if (folder / "train").is_dir() else ()
+        if not folder.is_dir():
+            raise self._wrong(folder, "there is no such folder")
+        train = folder / "train"
+        if not train.is_dir():
+            raise self._wrong(folder, "it has no folder train")
+        held = next((folder / name for name in self.test_folders if (folder / name).is_dir()), None)
+        if held is None:
+            raise self._wrong(folder, f"it has no folder {' or '.join(self.test_folders)}")
+        available = class_names(train)
         classes = self.choose(available)
-        if available and len(classes) != self.class_count and not self.may_be_partial(path):
-            problem = f"it has {len(available)} classes, and {self.name} has {self.class_count}"
-            raise FolderLayoutError(folder / "train", problem, self.layout)
-        return read_folders(folder, needed=self.layout, classes=classes or None)
-
-    @property
-    def layout(self) -> str:
-        """The layout in one line."""
-        return " and ".join(self.needed)
+        if not classes:
+            raise self._wrong(train, "it has no class folders")
+        if self.class_count not in (None, len(classes)) and not self.may_be_partial(path):
+            raise self._wrong(train, f"it has {len(available)} classes, and {self.name} has {self.class_count}")
+        return ImageFolders(
+            classes=classes,
+            train=ImageList.of(folder, [self._class_pictures(train / one, folder) for one in classes]),
+            test=ImageList.of(folder, self._test_pictures(folder, held, available, classes)),
+        )
 
     def choose(self, available: tuple[str, ...]) -> tuple[str, ...]:
         """Choose the classes among those in the folder; here all."""
@@ -165,9 +189,30 @@ class FolderSource(DatasetSource):
             test=split(files.test),
         )
 
-    def _check_folder(self, folder: Path) -> None:
-        if not folder.is_dir():
-            raise FolderLayoutError(folder, "there is no such folder", self.layout)
+    def _wrong(self, path: Path, problem: str) -> FolderLayoutError:
+        return FolderLayoutError(path, problem, " and ".join(self.needed))
+
+    def _class_pictures(self, folder: Path, root: Path) -> list[str]:
+        """List the pictures of a class, relative to `root`; Tiny-ImageNet has them in a further folder."""
+        for place in (folder, folder / _INNER):
+            if found := _pictures(place) if place.is_dir() else []:
+                prefix = place.relative_to(root).as_posix()
+                return [f"{prefix}/{name}" for name in found]
+        raise self._wrong(folder, "the class has no pictures")
+
+    def _test_pictures(
+        self, root: Path, held: Path, available: Sequence[str], chosen: Sequence[str]
+    ) -> list[list[str]]:
+        present = set(class_names(held))
+        # Class folders win: a script that sorts the pictures into them often leaves the annotations where they were.
+        if present & set(available):
+            if strange := sorted(present - set(available)):
+                raise self._wrong(held, f"it has the class {strange[0]!r}, which train has not")
+            return [self._class_pictures(held / one, root) for one in chosen]
+        for path in (held / _ANNOTATIONS[0], root / _ANNOTATIONS[1]):
+            if path.is_file():
+                return _annotated(path, root, held, available, chosen)
+        raise self._wrong(held, f"it has no folders of the classes in train, nor {' or '.join(_ANNOTATIONS)}")
 
 
 @DATASETS.register("folder")
@@ -175,21 +220,97 @@ class OwnFolder(FolderSource):
     """A folder of the user's own pictures, with or without a test part."""
 
     needed = ("train/CLASS/*.jpg with test/CLASS/*.jpg (or val), or just CLASS/*.jpg",)
+    test_folders = ("test", "val")
 
     def files(self, path: Path | None, root: Path) -> ImageFolders:
-        """List the pictures; see `FolderSource`."""
+        """List the pictures; without a test folder, a fifth of each class, always the same, is for testing."""
         if path is None:
             raise DataError("'folder' needs the path of your folder of pictures.")
-        self._check_folder(path)
-        if any((path / part).is_dir() for part in ("train", "test", "val")):
-            return read_folders(path, needed=self.layout, test=("test", "val"))
-        return split_folder(path, needed=self.layout)
+        if not path.is_dir() or any((path / part).is_dir() for part in ("train", "test", "val")):
+            return super().files(path, root)
+        classes = class_names(path)
+        if not classes:
+            raise self._wrong(path, "it has no class folders")
+        parts: dict[bool, list[list[str]]] = {False: [], True: []}
+        for one in classes:
+            files = self._class_pictures(path / one, path)
+            if len(files) < 2:
+                raise self._wrong(path / one, "it has one picture, too few for a training and a test part")
+            # A seed of its own for each class, so that a further class does not change the split of the others.
+            generator = torch.Generator().manual_seed(derive_seed(0, f"test pictures of {one}"))
+            drawn = torch.randperm(len(files), generator=generator)[: max(1, round(_TEST_SHARE * len(files)))]
+            held = set(drawn.tolist())
+            for testing, part in parts.items():
+                part.append([file for row, file in enumerate(files) if (row in held) == testing])
+        return ImageFolders(classes, ImageList.of(path, parts[False]), ImageList.of(path, parts[True]))
+
+
+@DATASETS.register("imagenet1k")
+class ImageNet(FolderSource):
+    """All 1000 classes of ImageNet."""
+
+    class_count = 1000
+    folders = ("imagenet",)
+
+
+@DATASETS.register("imagenet100")
+class ImageNet100(FolderSource):
+    """The 100 classes of ImageNet that the literature calls ImageNet-Subset.
+
+    They are drawn from the sorted names without replacement. The order of the draw is then given up: the label of a
+    class is its position among the sorted 100, as a folder of class folders is read, and `class_order(100)` shuffles
+    these labels afterwards.
+    """
+
+    class_count = 100
+    folders = ("imagenet100", "imagenet")
+
+    def choose(self, available: tuple[str, ...]) -> tuple[str, ...]:
+        """Choose the 100 where all 1000 are there."""
+        if len(available) != ImageNet.class_count:
+            return available
+        drawn = np.random.RandomState(_SUBSET_SEED).choice(len(available), self.class_count, replace=False)
+        return tuple(available[index] for index in sorted(drawn))
+
+
+@DATASETS.register("tiny-imagenet")
+class TinyImageNet(FolderSource):
+    """200 classes of ImageNet at 64 x 64, in memory; a folder given by its path may have some of the classes only."""
+
+    class_count = 200
+    images = "cifar"
+    side = 64
+    folders = ("tiny-imagenet-200",)
+    needed = ("train/WNID/images/*.JPEG", "val/images/*.JPEG with val/val_annotations.txt")
+
+    def may_be_partial(self, path: Path | None) -> bool:
+        """Whether some classes may be missing."""
+        return path is not None
+
+    def open(self, options: OpenOptions) -> Dataset:
+        """Open it; see `DatasetSource`."""
+        if options.image_size not in (None, self.side):
+            raise DataError(f"{self.name} has pictures of {self.side} pixels, not image_size={options.image_size}.")
+        return super().open(options)
+
+    def serve(self, files: ImageFolders, options: OpenOptions) -> Dataset:
+        """Read all pictures and make splits in memory."""
+        train, test = (
+            read_small([images.path(row) for row in range(len(images))], side=self.side)
+            for images in (files.train, files.test)
+        )
+        data = ImageData(self.name, train, files.train.labels, test, files.test.labels, files.classes)
+        return _TinyImages(self.name).in_memory(data, options)
+
+
+class _TinyImages(MemorySource):
+    crop_padding = 8
+    mean, std = IMAGENET_MEAN, IMAGENET_STD
 
 
 def class_names(folder: Path) -> tuple[str, ...]:
     """Return the sorted names of the class folders in a folder; raise `DataError` if one is not text."""
-    with os.scandir(folder) as entries:
-        names = sorted(entry.name for entry in entries if not entry.name.startswith(".") and _is(entry, "dir"))
+    names = _entries(folder, os.DirEntry.is_dir)
     for name in names:
         if not is_text(name):
             raise DataError(f"{folder} has a class folder {name!r}, whose name is not UTF-8: rename it")
@@ -201,107 +322,20 @@ def is_text(name: str) -> bool:
     return not any("\ud800" <= letter <= "\udfff" for letter in name)
 
 
-def read_folders(
-    folder: Path, *, needed: str, classes: Sequence[str] | None = None, test: Sequence[str] = ("val",)
-) -> ImageFolders:
-    """List a folder that holds `train` and a test folder: class after class, each in the order of its file names.
-
-    Test pictures are in class folders like the training pictures, or all in one folder with a file that says the class
-    of each: `val_annotations.txt` in it (Tiny-ImageNet) or `LOC_val_solution.csv` beside it (ImageNet).
-
-    Args:
-        folder: The folder.
-        needed: The layout in words, for errors.
-        classes: The classes to take; default: all that `train` has.
-        test: Names of the test folder; the first that is there counts.
-
-    Raises:
-        FolderLayoutError: A folder is missing, or a class has no pictures.
-        DamagedFileError: The file with the classes of the test pictures is not what it must be.
-    """
-    train = folder / "train"
-    if not train.is_dir():
-        raise FolderLayoutError(folder, "it has no folder train", needed)
-    held = next((folder / name for name in test if (folder / name).is_dir()), None)
-    if held is None:
-        raise FolderLayoutError(folder, f"it has no folder {' or '.join(test)}", needed)
-    available = class_names(train)
-    chosen = available if classes is None else tuple(classes)
-    if not chosen:
-        raise FolderLayoutError(train, "it has no class folders", needed)
-    return ImageFolders(
-        classes=chosen,
-        train=_listed(folder, [_class_pictures(train / one, folder, needed) for one in chosen]),
-        test=_listed(folder, _test_pictures(folder, held, available, chosen, needed)),
-    )
-
-
-def split_folder(folder: Path, *, needed: str) -> ImageFolders:
-    """List class folders without a test folder: a fifth of each class, always the same, is for testing.
-
-    Raises:
-        FolderLayoutError: There are no class folders, or a class has fewer than two pictures.
-    """
-    classes = class_names(folder)
-    if not classes:
-        raise FolderLayoutError(folder, "it has no class folders", needed)
-    train, test = [], []
-    for one in classes:
-        files = _class_pictures(folder / one, folder, needed)
-        if len(files) < 2:
-            raise FolderLayoutError(folder / one, "it has one picture, too few for a training and a test part", needed)
-        # A seed of its own for each class, so that a further class does not change the split of the others.
-        generator = torch.Generator().manual_seed(derive_seed(0, f"test pictures of {one}"))
-        drawn = torch.randperm(len(files), generator=generator)[: max(1, round(_TEST_SHARE * len(files)))]
-        held = set(drawn.tolist())
-        train.append([file for row, file in enumerate(files) if row not in held])
-        test.append([file for row, file in enumerate(files) if row in held])
-    return ImageFolders(classes=classes, train=_listed(folder, train), test=_listed(folder, test))
-
-
-def _is(entry: os.DirEntry[str], kind: str) -> bool:
-    try:
-        return entry.is_dir() if kind == "dir" else entry.is_file()
-    except OSError:  # a link to itself
-        return False
-
-
 def _pictures(folder: Path) -> list[str]:
     """List the pictures in a folder; pipes, devices and links to nothing or to themselves are skipped."""
+    return [name for name in _entries(folder, os.DirEntry.is_file) if Path(name).suffix.lower() in SUFFIXES]
+
+
+def _entries(folder: Path, is_wanted: Any) -> list[str]:
+    def wanted(entry: os.DirEntry[str]) -> bool:
+        try:
+            return not entry.name.startswith(".") and bool(is_wanted(entry))
+        except OSError:  # a link to itself
+            return False
+
     with os.scandir(folder) as entries:
-        return sorted(
-            entry.name
-            for entry in entries
-            if not entry.name.startswith(".") and Path(entry.name).suffix.lower() in SUFFIXES and _is(entry, "file")
-        )
-
-
-def _class_pictures(folder: Path, root: Path, needed: str) -> list[str]:
-    """List the pictures of a class, relative to `root`; Tiny-ImageNet has them in a further folder."""
-    for place in (folder, folder / _INNER):
-        found = _pictures(place) if place.is_dir() else []
-        if found:
-            prefix = place.relative_to(root).as_posix()
-            return [f"{prefix}/{name}" for name in found]
-    raise FolderLayoutError(folder, "the class has no pictures", needed)
-
-
-def _test_pictures(
-    root: Path, held: Path, available: Sequence[str], chosen: Sequence[str], needed: str
-) -> list[list[str]]:
-    present = class_names(held)
-    # Class folders win: a script that sorts the pictures into them often leaves the annotations where they were.
-    if set(present) & set(available):
-        strange = sorted(set(present) - set(available))
-        if strange:
-            raise FolderLayoutError(held, f"it has the class {strange[0]!r}, which train has not", needed)
-        return [_class_pictures(held / one, root, needed) for one in chosen]
-    for path in (held / _ANNOTATIONS[0], root / _ANNOTATIONS[1]):
-        if path.is_file():
-            return _annotated(path, root, held, available, chosen)
-    raise FolderLayoutError(
-        held, f"it has no folders of the classes in train, nor is there {' or '.join(_ANNOTATIONS)}", needed
-    )
+        return sorted(entry.name for entry in entries if wanted(entry))
 
 
 def _annotated(
@@ -323,7 +357,7 @@ def _annotated(
     return [sorted(found[one]) for one in chosen]
 
 
-def _annotation_lines(path: Path) -> Iterable[tuple[str, str]]:
+def _annotation_lines(path: Path) -> Iterator[tuple[str, str]]:
     """Yield picture and class of each line; the boxes that follow in both formats are not needed."""
     header = path.suffix == ".csv"
     for number, line in enumerate(read_lines(path, _ANNOTATION_BYTES)[header:], start=1 + header):
@@ -331,9 +365,3 @@ def _annotation_lines(path: Path) -> Iterable[tuple[str, str]]:
         if len(fields) < 2:
             raise DamagedFileError(path, f"line {number} does not name a picture and its class")
         yield fields[0], fields[1]
-
-
-def _listed(root: Path, files: Sequence[Sequence[str]]) -> ImageList:
-    names = np.array([os.fsencode(name) for group in files for name in group])
-    counts = torch.tensor([len(group) for group in files])
-    return ImageList(root, names, torch.arange(len(files)).repeat_interleave(counts))

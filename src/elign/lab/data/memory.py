@@ -17,20 +17,14 @@ _TRIES = 1000
 
 
 def herding_order(features: Tensor, *, tries: int = _TRIES) -> Tensor:
-    """Rank the samples of one class by herding (M. Welling, 2009; S.-A. Rebuffi et al., "iCaRL", CVPR 2017).
+    """Rank the samples of one class, given features (N, D), by herding; return their rows, best first (N,).
 
-    With d_j the features scaled to length 1, mu their mean and w = mu at the start, each try finds the sample with the
-    largest <w, d_j> and then adds mu - d_j to w, so that the mean of the samples found stays near mu. A sample has the
-    rank of the first try that found it. As in the published code, a try may find a ranked sample again: its rank stays,
-    but it moves w. That code stops after 1000 tries, with some samples perhaps never found; here the further tries skip
-    ranked samples, so that every sample has a rank and the ranks of the published code are unchanged.
-
-    Args:
-        features: The features of the samples, (N, D).
-        tries: How many tries may find a ranked sample again.
-
-    Returns:
-        The rows of the samples in `features`, best first: `int64`, (N,), on the CPU.
+    M. Welling, 2009; S.-A. Rebuffi et al., "iCaRL", CVPR 2017. With d_j the features scaled to length 1, mu their mean
+    and w = mu at the start, each try finds the sample with the largest <w, d_j> and then adds mu - d_j to w, so that
+    the mean of the samples found stays near mu. A sample has the rank of the first try that found it. As in the
+    published code, a try may find a ranked sample again: its rank stays, but it moves w. That code stops after 1000
+    tries, with some samples perhaps never found; here the tries after `tries` skip ranked samples, so that every sample
+    has a rank and the ranks of the published code are unchanged.
 
     Raises:
         ValueError: `features` is not a filled, finite matrix.
@@ -43,20 +37,17 @@ def herding_order(features: Tensor, *, tries: int = _TRIES) -> Tensor:
         raise ValueError("features must be finite")
     mean = units.mean(dim=0)
     w = mean.clone()
-    taken = torch.zeros(len(units), dtype=torch.bool)
-    order: list[int] = []
+    order: dict[int, None] = {}
     tried = 0
     while len(order) < len(units):
         scores = units @ w
         if tried >= tries:
-            scores[taken] = -torch.inf
+            scores[[*order]] = -torch.inf
         pick = int(scores.argmax())
         tried += 1
-        if not taken[pick]:
-            taken[pick] = True
-            order.append(pick)
+        order.setdefault(pick)
         w += mean - units[pick]
-    return torch.tensor(order)
+    return torch.tensor([*order])
 
 
 def random_order(n: int, seed: int) -> Tensor:
@@ -74,9 +65,6 @@ class Memory:
         per_class: Instead of a budget: how many each class has. With neither, nothing is kept.
         selection: How the samples of a class are ranked.
         seed: Decides the random ranks; each class has its own stream.
-
-    Raises:
-        ValueError: Both numbers are given, one is not positive, or there is no such selection.
 
     Example:
         >>> memory = Memory(budget=2000)
@@ -100,25 +88,16 @@ class Memory:
             raise ValueError(f"selection must be one of {', '.join(get_args(Selection))}, not {selection!r}")
         self.budget, self.per_class, self.seed = budget, per_class, seed
         self.selection: Selection = selection
-        self._ranked: dict[int, Tensor] = {}
-
-    @property
-    def classes(self) -> tuple[int, ...]:
-        """The classes that were added, in the order of their introduction."""
-        return tuple(self._ranked)
+        self.ranked: dict[int, Tensor] = {}
+        """The samples of each class in the order of introduction, best first: the whole state, for a checkpoint."""
 
     def add(self, class_label: int, indices: Tensor, features: Tensor | None = None) -> None:
-        """Introduce a class: rank its samples.
-
-        Args:
-            class_label: The class.
-            indices: The rows of its samples in the training set, `int64`, (N,).
-            features: Their features, (N, D); only herding needs them.
+        """Introduce a class: rank its samples, rows of the training set (N,), by their features (N, D) for herding.
 
         Raises:
             ValueError: The class was added before, or the arguments do not fit each other.
         """
-        if class_label in self._ranked:
+        if class_label in self.ranked:
             raise ValueError(f"class {class_label} was added before; a class is ranked once")
         if indices.dtype != torch.int64 or indices.ndim != 1 or len(indices) == 0:
             raise ValueError(f"indices must be a filled int64 (N,), not {indices.dtype} {tuple(indices.shape)}")
@@ -128,36 +107,22 @@ class Memory:
             raise ValueError(f"herding needs the features of all {len(indices)} samples of class {class_label}")
         else:
             order = herding_order(features)
-        self._ranked[class_label] = indices.cpu()[order]
+        self.ranked[class_label] = indices.cpu()[order]
 
     def per_class_count(self, seen: int) -> int:
         """Return how many exemplars a class has after `seen` classes; a class with fewer samples keeps them all."""
         if seen < 1:
             raise ValueError(f"seen must be at least 1, not {seen}")
-        if self.budget is not None:
-            return -(-self.budget // seen)
-        return self.per_class or 0
+        return (self.per_class or 0) if self.budget is None else -(-self.budget // seen)
 
     def indices(self, seen: int) -> Tensor:
-        """Return the exemplars of all classes that were added.
-
-        Args:
-            seen: How many classes were seen; it sets the share of each.
-
-        Returns:
-            Rows of the training set, class after class in the order of introduction, best first: `int64`, (M,).
-        """
-        if seen < len(self._ranked):
-            raise ValueError(f"seen is {seen}, but {len(self._ranked)} classes were added")
+        """Return the exemplars after `seen` classes: rows of the training set (M,), class after class, best first."""
+        if seen < len(self.ranked):
+            raise ValueError(f"seen is {seen}, but {len(self.ranked)} classes were added")
         count = self.per_class_count(seen)
-        kept = [ranked[:count] for ranked in self._ranked.values()]
+        kept = [ranked[:count] for ranked in self.ranked.values()]
         return torch.cat(kept) if kept else torch.empty(0, dtype=torch.int64)
 
-    @property
-    def ranked(self) -> dict[int, Tensor]:
-        """The samples of each class that was added, best first: the memory's whole state, for a checkpoint."""
-        return dict(self._ranked)
-
     def restore(self, ranked: Mapping[int, Tensor]) -> None:
-        """Replace the state by what `ranked` gave."""
-        self._ranked = {label: ranks.clone() for label, ranks in ranked.items()}
+        """Replace the state by what `ranked` was."""
+        self.ranked = {label: ranks.clone() for label, ranks in ranked.items()}

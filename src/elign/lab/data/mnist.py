@@ -23,16 +23,10 @@ _GZIP_MAGIC = b"\x1f\x8b"
 
 
 def read_idx(path: Path, shape: tuple[int, ...]) -> Tensor:
-    """Read an idx file of unsigned bytes, plain or gzip-compressed (told by its content, not its name).
+    """Read an idx file of unsigned bytes, plain or gzip-compressed (told by its content), as `uint8` of this shape.
 
-    Torchvision's reader takes whatever shape a file declares, and no compressed file; this one never reads or
-    inflates more than `shape` needs.
-
-    Returns:
-        `uint8` of this shape.
-
-    Raises:
-        DamagedFileError: The file cannot be read, or holds something else.
+    Torchvision's reader takes whatever shape a file declares, and no compressed file; this one never reads or inflates
+    more than `shape` needs, and raises `DamagedFileError` for anything else.
     """
     header = struct.pack(f">4B{len(shape)}I", 0, 0, _UNSIGNED_BYTE, len(shape), *shape)
     size = len(header) + math.prod(shape)
@@ -84,12 +78,7 @@ class IdxSource(MemorySource):
         return next((folder for folder in folders if all(_path(folder, name) for name in self.files)), None)
 
     def load(self, root: Path) -> ImageData:
-        """Load all images.
-
-        Raises:
-            DatasetNotFoundError: It is not on disk and cannot be downloaded.
-            DamagedFileError: A file is not what it must be.
-        """
+        """Load all images; raise `DataError` if it cannot be had, or a file is damaged."""
         folder = self.find(root)
         if folder is None:
             wanted = [f"{name} (or {name}.gz)" for name in self.files]

@@ -19,9 +19,7 @@ MAX_PIXELS = 1 << 26
 """A picture with more pixels is refused: decoded, it would take more than 256 MB."""
 
 _MAX_BYTES = 1 << 30
-_AREA = (0.08, 1.0)
-_RATIO = (3 / 4, 4 / 3)
-_TRIES = 10
+_AREA, _RATIO, _TRIES = (0.08, 1.0), (3 / 4, 4 / 3), 10  # of random crops
 _RESIZE, _CROP = 256, 224
 _REMEDY = "replace it by a good copy, or remove it"
 _STRIP = 256
@@ -31,11 +29,7 @@ _FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 
 
 def read_picture(path: Path) -> Image.Image:
-    """Decode a picture as RGB with 8 bits per colour; transparency is dropped.
-
-    Raises:
-        DamagedFileError: It cannot be read, or has too many pixels.
-    """
+    """Decode a picture as RGB with 8 bits per colour, without transparency; raise `DamagedFileError` if that fails."""
     check_file(path, _MAX_BYTES)
     try:
         with Image.open(path, formats=_FORMATS) as image:
@@ -96,11 +90,7 @@ def random_box(width: int, height: int, generator: np.random.Generator) -> tuple
 
 
 def read_small(paths: Sequence[Path], *, side: int) -> Tensor:
-    """Read pictures of `side` x `side` pixels into memory, `uint8` (N, 3, side, side): 200,000 take about a minute.
-
-    Raises:
-        DamagedFileError: One cannot be read or has another size.
-    """
+    """Read pictures of `side` x `side` pixels into memory, `uint8` (N, 3, side, side): 200,000 take about a minute."""
     # One after the other: threads were slower, since most of the time goes into Python, not into decoding.
     images = torch.empty(len(paths), 3, side, side, dtype=torch.uint8)
     for row, path in enumerate(paths):
@@ -150,11 +140,7 @@ class FolderSplit:
         self._normalise = Normalise(IMAGENET_MEAN, IMAGENET_STD)
 
     def batches(self, rows: Tensor, *, size: int, augment: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield batches of the pictures in these rows; see `elign.lab.data.base.Split`.
-
-        Raises:
-            DamagedFileError: A picture cannot be read; it is named.
-        """
+        """Yield batches of the pictures in these rows; see `elign.lab.data.base.Split`."""
         check_rows(rows, len(self.labels), size)
         return self._batches(rows.cpu(), size, augment)
 
@@ -196,9 +182,5 @@ class _Pass(TorchDataset["Tensor | DamagedFileError"]):
 
 
 def _stacked(items: Sequence[Tensor | DamagedFileError]) -> Tensor | DamagedFileError:
-    images = []
-    for item in items:
-        if isinstance(item, DamagedFileError):
-            return item
-        images.append(item)
-    return torch.stack(images)
+    damaged = next((item for item in items if isinstance(item, DamagedFileError)), None)
+    return damaged or torch.stack(items)  # type: ignore[arg-type]

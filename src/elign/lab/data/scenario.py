@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
 
+from elign.lab.registry import did_you_mean
 from elign.utils.errors import OptionError
 
 ORDER_SEED = 1993
@@ -17,11 +17,7 @@ _USUAL = ("half-5", "half-10", "half-25", "equal-5", "equal-10", "equal-20")
 
 
 def class_order(classes: int, *, seed: int | None = ORDER_SEED) -> tuple[int, ...]:
-    """Return the labels in the order in which they are learned.
-
-    Args:
-        classes: How many there are.
-        seed: Seed of the shuffle; None for the natural order.
+    """Return the labels in the order in which they are learned; without a seed, the natural one.
 
     Example:
         >>> class_order(100)[:10]
@@ -39,15 +35,7 @@ class ProtocolError(OptionError):
 
 @dataclass(frozen=True)
 class Protocol:
-    """A split of classes into tasks.
-
-    Args:
-        name: The protocol's name.
-        sizes: How many classes each task brings.
-
-    Raises:
-        ProtocolError: There is no task, or one without a class.
-    """
+    """A split of classes into tasks, with how many classes each task brings."""
 
     name: str
     sizes: tuple[int, ...]
@@ -55,11 +43,6 @@ class Protocol:
     def __post_init__(self) -> None:
         if not self.sizes or min(self.sizes) < 1:
             raise ProtocolError(f"Every task of {self.name!r} must bring a class; the sizes are {self.sizes}.")
-
-    @property
-    def classes(self) -> int:
-        """How many classes there are in all."""
-        return sum(self.sizes)
 
     @property
     def tasks(self) -> tuple[range, ...]:
@@ -70,17 +53,12 @@ class Protocol:
 def make_protocol(
     name: str | None = None, classes: int = 0, *, first: int | None = None, increment: int | None = None
 ) -> Protocol:
-    """Split classes into tasks, by the name of a protocol or by the sizes of its tasks.
+    """Split classes into tasks: by the name of a protocol, or by the sizes of the `first` and each further task.
 
-    Args:
-        name: "half-N" (or "b50-N") or "equal-N", with any N that divides the classes evenly, or all sizes, "10+5+5".
-        classes: How many classes there are.
-        first: Instead of a name: how many come in the first task ...
-        increment: ... and in each further one.
+    Names are "half-N" (or "b50-N") or "equal-N", with any N that divides the classes evenly, or all sizes, "10+5+5".
 
     Raises:
         ProtocolError: There is no such protocol, or the classes do not divide evenly; it says what would.
-        TypeError: Neither a name alone nor both sizes alone are given.
 
     Example:
         >>> make_protocol("half-5", 100).sizes
@@ -145,5 +123,4 @@ def _divisors(number: int) -> str:
 def _suggestion(name: str) -> str:
     digits = re.search(r"[0-9]+$", name.strip())
     candidates = [f"{kind}-{digits[0]}" for kind in ("half", "equal", "b50")] if digits else list(_USUAL)
-    near = difflib.get_close_matches(name.strip().lower(), candidates, n=1, cutoff=0.5)
-    return f" Did you mean {near[0]!r}?" if near else ""
+    return did_you_mean(name, candidates)

@@ -19,7 +19,7 @@ import importlib
 import importlib.machinery
 import importlib.util
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
@@ -34,7 +34,9 @@ _COLUMNS = 1024
 
 
 def nms(boxes: Tensor, scores: Tensor, threshold: float) -> Tensor:
-    """Return the boxes that are left when each one removes all those of lower score that overlap it too much.
+    """Return the places of the boxes that remain when each removes those of lower score that overlap it too much.
+
+    Boxes are (N, 4), scores (N,), the places `int64` (K,), highest score first.
 
     The same as torchvision's compiled operator on the CPU, where a kept box removes those with intersection over union
     greater than (not equal to) `threshold`, and of boxes with equal scores the first one comes first. Boxes without
@@ -42,17 +44,6 @@ def nms(boxes: Tensor, scores: Tensor, threshold: float) -> Tensor:
 
     The greedy order is kept, but a block of boxes is resolved at a time: a block is first settled within itself, and
     those it keeps then remove what they overlap of all later ones, so that later blocks are of boxes still alive only.
-
-    Args:
-        boxes: x1, y1, x2, y2 of each box, (N, 4).
-        scores: Of each box, (N,).
-        threshold: The largest overlap that two kept boxes may have.
-
-    Returns:
-        The places of the kept boxes, highest score first: `int64`, (K,), on the device of `boxes`.
-
-    Raises:
-        OptionError: The shapes are others.
 
     Example:
         >>> boxes = torch.tensor([[0.0, 0.0, 2.0, 2.0], [0.0, 0.0, 2.0, 1.0], [5.0, 5.0, 6.0, 6.0]])
@@ -147,12 +138,6 @@ def roi_align(
         sampling_ratio: Samples of a bin along each axis; 0 or less: ceil(size of the region / bins).
         aligned: Take a pixel's centre to be at 1/2, not at 0; regions may then be smaller than one pixel.
 
-    Returns:
-        The regions, (K, C, bins, bins), in the type of `input`.
-
-    Raises:
-        OptionError: The shapes are others, or a region names a map that does not exist.
-
     Example:
         >>> ramp = torch.arange(16.0).view(1, 1, 4, 4)
         >>> roi_align(ramp, torch.tensor([[0, 0.0, 0.0, 2.0, 2.0]]), 1.0, 1, 1, sampling_ratio=2).item()
@@ -165,7 +150,9 @@ def roi_align(
         raise OptionError(f"the first column of rois must be from 0 to {len(input) - 1}, the numbers of the maps")
     order = numbers.argsort(stable=True)
     by_map = torch.split(rois[order, 1:], numbers.bincount(minlength=len(input)).tolist())
-    with _no_autocast(input.device.type):
+    # Asked first, because some devices have no autocast.
+    device = input.device.type
+    with torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext():
         precision = torch.float64 if input.dtype == torch.float64 else torch.float32
         offset = 0.5 if aligned else 0.0
         pooled = [input.new_empty(0, input.shape[1], pooled_height, pooled_width)]
@@ -183,11 +170,6 @@ def roi_align(
         found = torch.cat(pooled)
     # Regions that are in the order of their maps, as torchvision gives them, need no copy.
     return found if bool((numbers.diff() >= 0).all()) else found[order.argsort()]
-
-
-def _no_autocast(device: str) -> AbstractContextManager[object]:
-    """Turn autocast off; asked first, because some devices have none."""
-    return torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext()
 
 
 @torch.no_grad()
@@ -242,31 +224,10 @@ class TorchvisionMissingError(ElignError, ImportError):
 
 
 def has_compiled_ops() -> bool:
-    """Return whether torchvision's compiled operators load; it need not be imported yet.
-
-    Raises:
-        TorchvisionMissingError: Torchvision is not installed.
-    """
+    """Return whether torchvision's compiled operators load; it need not be imported yet."""
     if (torchvision := sys.modules.get("torchvision")) is not None:
         return bool(torchvision.extension._has_ops())
-    return _library_loads()
-
-
-def prepare() -> None:
-    """Make torchvision importable, with `nms` and `roi_align`; does nothing where its compiled operators load.
-
-    A second call does nothing. If torchvision was imported before, its operators load, or somebody else defined those
-    that its import needs; in the latter case what is still missing is supplied.
-
-    Raises:
-        TorchvisionMissingError: Torchvision is not installed.
-    """
-    if not has_compiled_ops():
-        _supply()
-
-
-def _library_loads() -> bool:
-    """Load torchvision's library by the same steps as torchvision, which can repeat them without harm."""
+    # By the same steps as torchvision, which can repeat them without harm.
     package = importlib.util.find_spec("torchvision")
     if package is None:
         raise TorchvisionMissingError("detection needs torchvision: pip install 'elign[lab]'")
@@ -278,6 +239,16 @@ def _library_loads() -> bool:
     except OSError:
         return False
     return True
+
+
+def prepare() -> None:
+    """Make torchvision importable, with `nms` and `roi_align`; does nothing where its compiled operators load.
+
+    A second call does nothing. If torchvision was imported before, its operators load, or somebody else defined those
+    that its import needs; in the latter case what is still missing is supplied.
+    """
+    if not has_compiled_ops():
+        _supply()
 
 
 @functools.cache

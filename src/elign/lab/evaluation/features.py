@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from elign.lab.config.schema import AlignerConfig
 from elign.lab.data.base import Split
 from elign.lab.environment import derive_seed
 from elign.lab.models.classifier import Classifier
@@ -69,11 +70,7 @@ class TaskLatents:
 
     @classmethod
     def load(cls, path: Path) -> TaskLatents:
-        """Read what `save` wrote.
-
-        Raises:
-            DamagedRunError: The file is damaged or is something else.
-        """
+        """Read what `save` wrote; raise `DamagedRunError` for anything else."""
         names = [field.name for field in fields(cls)]
         tensors, _ = read_tensors(path, expect=[name for name in names if name not in LATER])
         return cls(**{name: tensor for name, tensor in tensors.items() if name in names})
@@ -94,39 +91,28 @@ def pairs_of(
     current: Classifier,
     split: Split,
     rows: Tensor,
+    aligner: AlignerConfig,
     *,
     engine: Engine,
-    size: int,
-    passes: int,
-    mixup: float | None,
     seed: int,
 ) -> tuple[Tensor, Tensor]:
     """Extract the latents of the same augmented images under two models: what an aligner is fitted on.
 
-    Args:
-        previous: The model before the task.
-        current: The model after it.
-        split: The training images.
-        rows: Those of the task's own classes.
-        engine: Device and layout.
-        size: Images per batch.
-        passes: How often each image is used, with another augmentation each time.
-        mixup: Alpha of the Beta distribution of mixup, None for none.
-        seed: Of augmentation and mixup.
+    Each of `aligner.passes` passes has another augmentation.
     """
-    batches = _Augmented(split, rows, engine=engine, size=size, seed=seed)
+    batches = _Augmented(split, rows, engine=engine, size=aligner.batch_size, seed=seed)
     previous.eval(), current.eval()
     pair = extract_pairs(
         lambda images: engine.gather(previous.latents(images)),
         lambda images: engine.gather(current.latents(images)),
         batches,
-        passes=passes,
-        mixup=mixup,
+        passes=aligner.passes,
+        mixup=aligner.mixup,
         seed=derive_seed(seed, engine.purpose("mixup")),
     )
     # Where the rows did not divide evenly among processes, each pass has a few too many.
     dim = current.backbone.latent_dim
-    before, after = (side.cpu().view(passes, -1, dim)[:, : len(rows)].reshape(-1, dim) for side in pair)
+    before, after = (side.cpu().view(aligner.passes, -1, dim)[:, : len(rows)].reshape(-1, dim) for side in pair)
     return before, after
 
 

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from inspect import signature
 from itertools import accumulate
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from elign.aligners.base import Aligner
-from elign.aligners.energy import EnergyAligner
+from elign.lab.config.schema import AlignerConfig
 from elign.lab.environment import derive_seed
 from elign.lab.evaluation.features import TaskLatents
 from elign.statistics.class_statistics import ClassStatistics
-from elign.utils.errors import ElignError, OptionError
+from elign.utils.errors import ElignError
 from elign.utils.extraction import evaluating, logits_of
 
 T = TypeVar("T")
@@ -26,41 +25,6 @@ BIRTH = "birth"
 
 class EvaluationError(ElignError, ValueError):
     """What is to be evaluated does not fit together; the message says what does not."""
-
-
-SpaceName = Literal["latent", "logits"]
-
-
-@dataclass(frozen=True)
-class AlignerSettings:
-    """How the aligners of a run are fitted; the defaults are the paper's for CIFAR-100.
-
-    Options of `elign.EnergyAligner` first. Then: what is aligned (the latents, or the logits of the old classes), the
-    penalty of `elign.Ridge`, and the quantile of `elign.ByEnergy` where there are no exemplars to calibrate it on. The
-    aligners check the ranges themselves.
-    """
-
-    iterations: int = 1500
-    hidden: tuple[int, ...] = (64, 64)
-    learning_rate: float = 1e-4
-    batch_size: int = 128
-    steps: int = 30
-    step_size: float = 0.1
-    noise: float = 0.0
-    half_step: bool = False
-    ema_decay: float = 0.89
-    space: SpaceName = "latent"
-    ridge_penalty: float = 0.1
-    energy_quantile: float = 0.05
-
-    def __post_init__(self) -> None:
-        if self.space not in get_args(SpaceName):
-            raise OptionError(f"space must be one of {', '.join(get_args(SpaceName))}, got {self.space!r}")
-
-    def energy_options(self) -> dict[str, Any]:
-        """Return the options of an `elign.EnergyAligner`, without its seed."""
-        names = {each.name for each in fields(self)} & set(signature(EnergyAligner).parameters)
-        return {name: getattr(self, name) for name in names} | {"hidden": tuple(self.hidden)}
 
 
 def read_head(head: nn.Module, latents: Tensor, *, classes: int) -> Tensor:
@@ -91,8 +55,8 @@ class AlignTarget:
 
     Args:
         space: `latent` or `logits`.
-        head: The current model's head.
-        previous_head: The previous model's head; None at the first task, where nothing is aligned.
+        head: The current model's.
+        previous_head: The previous model's; None at the first task, where nothing is aligned.
         old_classes: Number of classes before the task.
         classes: Number of classes after it.
     """
@@ -157,7 +121,7 @@ class EvalInputs:
     pairs_current: Tensor
     new_previous: Tensor
     memory_previous: Tensor
-    settings: AlignerSettings
+    settings: AlignerConfig
     seed: int
     aligners: Mapping[str, Aligner] = field(default_factory=dict)
     forward: Mapping[str, Aligner] = field(default_factory=dict)

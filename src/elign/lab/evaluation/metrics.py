@@ -1,13 +1,16 @@
-"""From predictions to rows, and from rows to the metrics of a run."""
+"""From predictions to rows (`Row` has the fields of results), to the metrics of a run, and to statistics over seeds."""
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Literal
+from typing import Annotated, ClassVar, Literal
 
+from pydantic import ConfigDict, Field, StrictBool
+from scipy.stats import t as student_t  # type: ignore[import-untyped]
 from torch import Tensor
 
 from elign.lab.evaluation.inputs import EvaluationError
@@ -54,9 +57,17 @@ def metric_names_of(classifiers: Iterable[str]) -> MetricNames:
     return DETECTED if "detector" in classifiers else CLASSIFIED
 
 
+MAX_TASKS = 10_000
+"""More are refused: a file from outside must not decide how much memory a table takes."""
+TaskNumber = Annotated[int, Field(strict=True, ge=1, le=MAX_TASKS)]
+Fraction = Annotated[float, Field(strict=True, ge=0, le=1)]
+
+
 @dataclass(frozen=True)
 class Row:
-    """What one method reached after one task; accuracies and shares are fractions in [0, 1].
+    """What one method reached after one task: a line of `results.jsonl`, of `results.csv` and of tables.
+
+    The types are checked where a file is read.
 
     Args:
         task: Number of the task, from 1.
@@ -73,28 +84,23 @@ class Row:
         by_task: Accuracy of the test samples of each task so far, among all classes.
     """
 
-    task: int
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    task: TaskNumber
     method: str
     classifier: str
-    label_free: bool
-    accuracy: float
-    old: float | None
-    new: float | None
-    among_old: float | None
-    gate_accuracy: float | None
-    aligned_share: float
-    by_task: tuple[float, ...]
+    label_free: StrictBool
+    accuracy: Fraction
+    old: Fraction | None
+    new: Fraction | None
+    among_old: Fraction | None
+    gate_accuracy: Fraction | None
+    aligned_share: Fraction
+    by_task: Annotated[tuple[Fraction, ...], Field(max_length=MAX_TASKS)]
 
 
 def score(method: Method, prediction: Prediction, labels: Tensor, *, task_sizes: Sequence[int]) -> Row:
-    """Count how many test samples are classified correctly.
-
-    Args:
-        method: The method.
-        prediction: What it gives.
-        labels: Labels of all test samples, (N,).
-        task_sizes: How many classes each task brought so far; the last one is the current task.
-    """
+    """Count how many test samples are classified correctly; `task_sizes` are the classes of each task so far."""
     old_classes = sum(task_sizes[:-1])
     right = prediction.scores.argmax(dim=1) == labels
     old = labels < old_classes
@@ -242,9 +248,6 @@ def summarise(rows: Sequence[Row]) -> list[Summary]:
 
     A method that is missing for some later task (such as nearest means, when a class has no exemplar any more) is left
     out: its average would be over other tasks than the others'.
-
-    Args:
-        rows: Of one run.
     """
     names = dict.fromkeys((row.method, row.classifier) for row in rows)
     complete = [name for name in names if len(_by_task(rows, *name)) == _last_task(rows)]
@@ -298,3 +301,144 @@ def _summary(name: tuple[str, str], rows: Sequence[Row], curves: Mapping[tuple[s
         backward_transfer=backward_transfer(matrix),
         recovered=recovered_fraction(incremental_mean(rows), mean_of("base"), mean_of("oracle-mask")),
     )
+
+
+CONFIDENCE = 0.95
+ONE_SEED = "one seed, no interval"
+SMALLEST_SHOWN = 0.05
+"""Half of the last printed digit: smaller differences would be shown as "0.0 points"."""
+
+Agreement = Literal["yes", "yes, 0 in interval", "no, 0 in interval", "no"]
+
+
+@dataclass(frozen=True)
+class MeanStd:
+    """Values over seeds: mean, sample standard deviation (None for a single value) and number."""
+
+    mean: float
+    std: float | None
+    count: int
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A paired difference over seeds; `std` and the confidence `interval` are None for a single pair."""
+
+    mean: float
+    std: float | None
+    interval: tuple[float, float] | None
+    count: int
+
+    @property
+    def excludes_zero(self) -> bool | None:
+        """Whether the interval lies on one side of 0; None without an interval."""
+        return None if self.interval is None else self.interval[0] > 0 or self.interval[1] < 0
+
+
+def mean_std(values: Sequence[float]) -> MeanStd:
+    """Return mean and sample standard deviation; raise `EvaluationError` if there is no value.
+
+    Example:
+        >>> mean_std([1.0, 2.0, 3.0])
+        MeanStd(mean=2.0, std=1.0, count=3)
+    """
+    if not values:
+        raise EvaluationError("there is no value to average")
+    return MeanStd(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None, len(values))
+
+
+def deviation(values: Sequence[float]) -> float:
+    """Return the sample standard deviation; 0 for a single value, which has none."""
+    return mean_std(values).std or 0.0
+
+
+def student_interval(values: Sequence[float], *, confidence: float = CONFIDENCE) -> tuple[float, float] | None:
+    """Return `mean ± t · s / √n` with Student's t for n - 1 degrees of freedom; None for a single value.
+
+    It assumes that the values are independent and about normal, which a few seeds cannot show.
+    """
+    found = mean_std(values)
+    if found.std is None:
+        return None
+    reach = float(student_t.ppf((1 + confidence) / 2, found.count - 1)) * found.std / math.sqrt(found.count)
+    return found.mean - reach, found.mean + reach
+
+
+def paired_difference(
+    values: Sequence[float], reference: Sequence[float], *, confidence: float = CONFIDENCE
+) -> Difference:
+    """Return how far values lie above their reference, pair by pair (one for each seed, in the same order).
+
+    A pair is of one checkpoint, so that what makes one seed easier than another does not count.
+
+    Example:
+        >>> paired_difference([61.0, 64.0], [60.0, 61.0]).mean
+        2.0
+    """
+    if len(values) != len(reference):
+        raise EvaluationError(f"{len(values)} values cannot be paired with {len(reference)}")
+    differences = [one - other for one, other in zip(values, reference, strict=True)]
+    found = mean_std(differences)
+    return Difference(found.mean, found.std, student_interval(differences, confidence=confidence), found.count)
+
+
+def same_sign(printed: float | None, ours: Difference) -> Agreement | None:
+    """Say whether a gain has the sign that was printed (0 has none), and whether it is more than chance between seeds.
+
+    None where nothing was printed.
+    """
+    if printed is None:
+        return None
+    unsure = ours.excludes_zero is False
+    if printed * ours.mean > 0:
+        return "yes, 0 in interval" if unsure else "yes"
+    return "no, 0 in interval" if unsure else "no"
+
+
+def mean_text(values: Sequence[float], digits: int = 1) -> str:
+    """Return `83.4 ± 1.2` for several values, `83.4` for a single one."""
+    found = mean_std(values)
+    mean = f"{found.mean:.{digits}f}"
+    return mean if found.std is None else f"{mean} ± {found.std:.{digits}f}"
+
+
+def seeds_text(count: int) -> str:
+    """Return how numbers were averaged."""
+    if count == 1:
+        return "one seed, so no standard deviation can be given"
+    return f"mean ± sample standard deviation over {count} seeds"
+
+
+def difference_text(ones: Sequence[float], others: Sequence[float]) -> tuple[float, str]:
+    """Return the mean of the per-seed differences, and on how many seeds the difference has the sign of the mean."""
+    differences = [one - other for one, other in zip(ones, others, strict=True)]
+    found = mean_std(differences)
+    if found.std is None:
+        return found.mean, "on the only seed"
+    agreeing = sum(difference * found.mean > 0 for difference in differences)
+    text = f"on {agreeing} of {found.count} seeds"
+    if abs(found.mean) <= found.std:
+        text += ", but the difference is smaller than its standard deviation between seeds"
+    return found.mean, text
+
+
+def printed_text(value: float | None) -> str:
+    """Return a number that the paper prints, with its digits."""
+    return "–" if value is None else f"{value:.2f}"
+
+
+def gain_text(value: float | None) -> str:
+    """Return a difference with its sign, and with as many digits as the paper prints."""
+    return "–" if value is None else f"{value:+.2f}"
+
+
+def interval_text(gain: Difference) -> str:
+    """Return `[+1.21, +3.40]`, or that there is none."""
+    return ONE_SEED if gain.interval is None else f"[{gain.interval[0]:+.2f}, {gain.interval[1]:+.2f}]"
+
+
+def gain_over(values: Sequence[float], base: Sequence[float]) -> tuple[float, str]:
+    """Return a paired gain, and its text with the interval where there is one: `+7.6 [+6.9, +8.3]`."""
+    gain = paired_difference(values, base)
+    text = f"{gain.mean:+.1f}"
+    return gain.mean, text if gain.interval is None else f"{text} [{gain.interval[0]:+.1f}, {gain.interval[1]:+.1f}]"

@@ -7,17 +7,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
+from typing import Self
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from elign.aligners.base import Aligner, FitReport
 from elign.aligners.energy import EnergyAligner
 from elign.aligners.linear import MeanShift, RandomShift, Ridge
+from elign.lab.config.schema import AlignerConfig, EnergyConfig
 from elign.lab.environment import derive_seed
-from elign.lab.evaluation.drift import Drift, measure_drift
 from elign.lab.evaluation.features import TaskLatents
-from elign.lab.evaluation.inputs import BIRTH, AlignerSettings, AlignTarget, EvalInputs, EvaluationError, count_classes
+from elign.lab.evaluation.inputs import BIRTH, AlignTarget, EvalInputs, EvaluationError, count_classes
 from elign.lab.evaluation.methods import METHODS, OldSamples
 from elign.lab.evaluation.methods.forward import FORWARD, fit_forward, move_prototypes
 from elign.lab.evaluation.metrics import Row, score
@@ -25,6 +27,39 @@ from elign.lab.storage import MAKE_AGAIN, DamagedRunError, read_tensors, write_t
 from elign.statistics.class_statistics import ClassStatistics
 from elign.utils.errors import ElignError
 from elign.utils.fitted import FittedModule, Progress, register
+
+
+@dataclass(frozen=True)
+class Drift:
+    """How far latents drifted: means over test images of old classes. They are reported; nothing is chosen by them.
+
+    Args:
+        distance: `mean |z - z_prev|`, of values z and of the previous model's z_prev.
+        cosine_distance: `mean 1 - <z, z_prev> / (|z| |z_prev|)`.
+        moved: `mean |z - z_cur|`, the length of an aligner's moves; 0 for no aligner.
+    """
+
+    distance: float
+    cosine_distance: float
+    moved: float
+
+    @classmethod
+    def of(cls, z: Tensor, *, current: Tensor, previous: Tensor) -> Self:
+        """Measure values that an aligner may have moved."""
+        return cls(
+            distance=float((z - previous).norm(dim=1).mean()),
+            cosine_distance=float((1 - F.cosine_similarity(z, previous, dim=1)).mean()),
+            moved=float((z - current).norm(dim=1).mean()),
+        )
+
+
+def measure_drift(inputs: EvalInputs, old: OldSamples) -> dict[str, Drift]:
+    """Measure the drift before (`base`) and after each aligner."""
+    target, everywhere = inputs.target, torch.ones(len(inputs.test))
+    previous, current = target.previous(old.previous), target.values(inputs.test)[old.mask]
+    moved = {name: target.values(inputs.move_test(name, everywhere))[old.mask] for name in inputs.aligners}
+    values = {"base": current, **moved}
+    return {name: Drift.of(z, current=current, previous=previous) for name, z in values.items()}
 
 
 @register
@@ -47,7 +82,7 @@ class UntrainedEnergyAligner(EnergyAligner):
 
 
 def fit_backward(
-    previous: Tensor, current: Tensor, *, old: Tensor | None, settings: AlignerSettings, seed: int
+    previous: Tensor, current: Tensor, *, old: Tensor | None, settings: EnergyConfig, seed: int
 ) -> dict[str, Aligner]:
     """Fit the aligners from the current space to the previous one: ELI and its baselines.
 
@@ -59,16 +94,16 @@ def fit_backward(
         settings: Options.
         seed: Of everything random.
     """
-    energy_seed = derive_seed(seed, "energy model")
-    energy = EnergyAligner(**settings.energy_options(), seed=energy_seed).fit_latents(previous, current)
+    options = settings.options_of(EnergyAligner) | {"seed": derive_seed(seed, "energy model")}
+    energy = EnergyAligner(**options).fit_latents(previous, current)
     measured = current if old is None else old
     generator = torch.Generator().manual_seed(derive_seed(seed, "random shift: length"))
     length = float((energy.align(measured, generator=generator) - measured).norm(dim=1).mean())
     baselines: dict[str, Aligner] = {
         "mean-shift": MeanShift(),
-        "ridge": Ridge(penalty=settings.ridge_penalty),
+        "ridge": Ridge(**settings.options_of(Ridge)),
         "random-shift": RandomShift(norm=length, seed=derive_seed(seed, "random shift")),
-        "untrained": UntrainedEnergyAligner(**settings.energy_options(), seed=energy_seed),
+        "untrained": UntrainedEnergyAligner(**options),
     }
     return {"eli": energy, **{name: aligner.fit_latents(previous, current) for name, aligner in baselines.items()}}
 
@@ -103,11 +138,7 @@ def write_statistics(path: Path, statistics: Mapping[str, ClassStatistics]) -> N
 
 
 def read_statistics(path: Path) -> dict[str, ClassStatistics]:
-    """Read what `write_statistics` wrote.
-
-    Raises:
-        DamagedRunError: The file is damaged or is something else.
-    """
+    """Read what `write_statistics` wrote."""
     tensors, configs = read_tensors(path)
     found = {}
     for name, config in configs.items():
@@ -129,7 +160,7 @@ def evaluate_task(
     prototypes: Mapping[str, Tensor],
     statistics: Mapping[str, ClassStatistics],
     task_sizes: Sequence[int],
-    settings: AlignerSettings,
+    settings: AlignerConfig,
     seed: int,
 ) -> TaskEvaluation:
     """Fit the aligners of a task and evaluate all methods.
@@ -179,17 +210,16 @@ def evaluate_task(
         prototypes=dict(inputs.prototypes),
         statistics=carried,
         seconds={"fit": fitted - start, "methods": time.perf_counter() - fitted},
-        drift={} if old is None else measure_drift(inputs, old=old.mask, previous=old.previous),
+        drift={} if old is None else measure_drift(inputs, old),
     )
 
 
 def fit_inputs(inputs: EvalInputs) -> EvalInputs:
     """Fit the aligners of a task, move the prototypes, and return the inputs with both."""
-    target, settings, seed = inputs.target, inputs.settings, inputs.seed
+    target, settings, seed, exemplars = inputs.target, inputs.settings, inputs.seed, inputs.old_exemplars
     aligners: dict[str, Aligner] = {}
     forward: dict[str, Aligner] = {}
     if inputs.old_classes:
-        exemplars = inputs.old_exemplars
         aligners = fit_backward(
             target.previous(inputs.pairs_previous),
             target.values(target.rows(inputs.pairs_current)),
@@ -202,15 +232,8 @@ def fit_inputs(inputs: EvalInputs) -> EvalInputs:
     if inputs.old_classes:
         _check_prototypes(inputs)
         forward = fit_forward(inputs.pairs_previous, inputs.pairs_current, settings=settings, seed=seed)
-    prototypes = move_prototypes(
-        inputs.previous_prototypes,
-        forward,
-        inputs.new,
-        inputs.new_labels,
-        old_classes=inputs.old_classes,
-        seed=seed,
-    )
-    return replace(inputs, aligners=aligners, forward=forward, prototypes=prototypes)
+    inputs = replace(inputs, aligners=aligners, forward=forward)
+    return replace(inputs, prototypes=move_prototypes(inputs))
 
 
 def _old_samples(current: TaskLatents, previous: TaskLatents | None, previous_head: nn.Module | None) -> OldSamples:

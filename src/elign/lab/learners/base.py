@@ -13,8 +13,7 @@ from torch.nn import functional as F
 
 from elign.lab import registry
 from elign.lab.models.backbones import Backbone
-from elign.lab.models.classifier import Classifier
-from elign.lab.models.growing_heads import CosineHead, LinearHead, SplitCosineHead, imprint
+from elign.lab.models.classifier import Classifier, CosineHead, LinearHead, SplitCosineHead, imprint
 from elign.lab.registry import Registry
 from elign.utils.errors import OptionError
 
@@ -39,11 +38,7 @@ class WithTeacher(nn.Module):
 
     @classmethod
     def check_options(cls, options: Mapping[str, Any]) -> LearnerOptions:
-        """Return the options with those not given at their published values.
-
-        Raises:
-            OptionError: The learner has no such option, or it cannot have this value.
-        """
+        """Return the options with those not given at their published values; raise `OptionError` for wrong ones."""
         try:
             return cls.Options(**options)
         except ValidationError as error:
@@ -77,12 +72,7 @@ class WithTeacher(nn.Module):
 def distillation(student: Tensor, teacher: Tensor, *, temperature: float) -> Tensor:
     """Return KL(softmax(teacher / T) || softmax(student / T)), summed over classes, mean over the batch.
 
-    The published loss of iCaRL is beta T^2 times this, with T = 2 and beta = 1/4: exactly this.
-
-    Args:
-        student: Logits of the old classes by the model that learns, (N, old).
-        teacher: The same by the model before the task, (N, old).
-        temperature: T.
+    The published loss of iCaRL is beta T^2 times this, with T = 2 and beta = 1/4: exactly this. Logits are (N, old).
     """
     target = F.log_softmax(teacher.detach() / temperature, dim=1)
     return F.kl_div(F.log_softmax(student / temperature, dim=1), target, reduction="batchmean", log_target=True)
@@ -107,10 +97,9 @@ class Learner(WithTeacher):
 
     Args:
         make_backbone: Makes a freshly drawn backbone.
-        head: The kind of head; default: the learner's `default_head`.
-        freeze_old: Whether the prototypes of old classes (cosine head) do not train; default: `default_freeze_old`.
-        imprint_new: Whether prototypes of new classes (cosine head) start at the mean directions of their latents;
-            default: `default_imprint`.
+        head: The kind of head; default: the learner's `default_head`, and so on.
+        freeze_old: Whether the prototypes of old classes (cosine head) do not train.
+        imprint_new: Whether prototypes of new classes (cosine head) start at the mean directions of their latents.
         options: The learner's own options; those not given have their published values.
 
     Raises:
@@ -197,9 +186,8 @@ class Learner(WithTeacher):
     def end_epoch(self, balanced: Callable[[], Iterable[tuple[Tensor, Tensor]]], *, rate: float) -> None:
         """Run after each epoch of the tasks after the first; most learners do nothing here.
 
-        Args:
-            balanced: Gives batches of a set with equal shares of old and new classes, on the learner's device.
-            rate: The learning rate as a share of its first value.
+        `balanced` gives batches with equal shares of old and new classes, `rate` is the learning rate as a share of its
+        first value.
         """
 
     def _grow_backbone(self) -> None:
@@ -231,10 +219,7 @@ LEARNERS: Registry[type[Learner]] = registry.LEARNERS
 
 
 def make_learner(name: str, make_backbone: Callable[[], Backbone], **settings: Any) -> Learner:
-    """Make a learner, one of `LEARNERS`, that has learned nothing yet; see `Learner` for the settings.
-
-    Raises:
-        OptionError: No learner has this name, or it does not take these settings.
+    """Make a learner that has learned nothing yet; see `Learner` for the settings.
 
     Example:
         >>> from elign.lab.models import make_backbone

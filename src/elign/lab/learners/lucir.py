@@ -20,15 +20,8 @@ def less_forget(latents: Tensor, teacher: Tensor) -> Tensor:
 def margin_ranking(cosines: Tensor, labels: Tensor, *, old: int, margin: float, top_k: int) -> Tensor:
     """Return the inter-class separation: mean of max(0, margin - s_y + s_k) (Eq. 8).
 
-    Over the samples of old classes and, for each, the `top_k` new classes with the highest cosines s_k; s_y is the
-    cosine with the sample's own class. Zero when the batch has no sample of an old class.
-
-    Args:
-        cosines: Cosines between latents and the prototypes of all classes, (N, classes).
-        labels: Classes of the samples, (N,).
-        old: Number of old classes.
-        margin: The margin.
-        top_k: How many new classes count; with fewer new classes than that, all of them.
+    Over the samples of old classes and, for each, the `top_k` new classes (or all, if they are fewer) with the highest
+    cosines s_k, (N, classes); s_y is the cosine with the sample's own class. Zero without a sample of an old class.
     """
     hard = labels < old
     if not hard.any():

@@ -1,11 +1,13 @@
-"""The backbones: a small network for small images, ResNets for CIFAR and ImageNet."""
+"""The backbones: a small network for small images, ResNets for CIFAR and ImageNet, and AANet's two branches."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, Literal, get_args
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -41,10 +43,7 @@ BACKBONES: Registry[Callable[..., Backbone]] = Registry("elign.lab.models", "bac
 
 
 def make_backbone(name: str, *, image_shape: tuple[int, int, int]) -> Backbone:
-    """Make a freshly initialised backbone, one of `BACKBONES`, for images of (channels, height, width).
-
-    Raises:
-        OptionError: No backbone has this name, or the images are too small for it.
+    """Make a freshly drawn backbone for images of (channels, height, width); raise `OptionError` if they are too small.
 
     Example:
         >>> make_backbone("conv", image_shape=(1, 8, 8)).latent_dim
@@ -67,19 +66,12 @@ def initialise_convolutions(net: nn.Module) -> None:
 
 @BACKBONES.register("conv")
 class SmallConv(Backbone):
-    """Four convolutions; the latent is the mean over the last feature map.
-
-    Args:
-        in_channels: Channels of the images.
-        latent_dim: Dimension of the latent.
-    """
+    """Four convolutions; the latent is the mean over the last feature map."""
 
     levels = 4
 
     def __init__(self, *, in_channels: int = 1, latent_dim: int = 64) -> None:
         super().__init__()
-        if latent_dim < 1:
-            raise OptionError(f"latent_dim must be at least 1, got {latent_dim}")
         self.latent_dim = latent_dim
         # (channels in, channels out, stride): the two halvings leave 2 x 2 of 8 x 8 and 7 x 7 of 28 x 28.
         plan = ((in_channels, 16, 1), (16, 32, 2), (32, 64, 2), (64, latent_dim, 1))
@@ -122,12 +114,8 @@ class BasicBlock(nn.Module):
 class ResNet(Backbone):
     """A stem and stages of basic blocks; the latent is the mean over the last feature map.
 
-    Every stage but the first halves the image, and the very last block leaves its output signed.
-
-    Args:
-        stem: The first convolution; it has as many output channels as the first stage.
-        widths: Channels of each stage.
-        blocks: Blocks in each stage.
+    Every stage but the first halves the image, and the very last block leaves its output signed. The stem is a
+    convolution with as many output channels as the first of `widths`; each stage has so many `blocks`.
     """
 
     def __init__(self, stem: nn.Conv2d, widths: Sequence[int], blocks: int) -> None:
@@ -160,12 +148,7 @@ class ResNet(Backbone):
 
 
 class CifarResNet(ResNet):
-    """The ResNet for images of about 32 x 32: latents of 64 dimensions.
-
-    Args:
-        depth: 6 n + 2 layers: 14, 20, 32...
-        in_channels: Channels of the images.
-    """
+    """The ResNet of 6 n + 2 layers (14, 20, 32...) for images of about 32 x 32: latents of 64 dimensions."""
 
     def __init__(self, depth: int = 32, *, in_channels: int = 3) -> None:
         blocks, rest = divmod(depth - 2, 6)
@@ -183,9 +166,6 @@ class ResNet18(ResNet):
     """The ResNet for 224 x 224 images: latents of 512 dimensions.
 
     The stem (7 x 7 convolution and maximum pooling, stride 2 each) and the last three stages shrink the image by 32.
-
-    Args:
-        in_channels: Channels of the images.
     """
 
     least_side = 32
@@ -196,3 +176,67 @@ class ResNet18(ResNet):
     def stem(self, x: Tensor) -> Tensor:
         """Map images to the input of the first stage."""
         return F.max_pool2d(super().stem(x), kernel_size=3, stride=2, padding=1)
+
+
+Plasticity = Literal["free", "scaled", "fixed"]
+
+
+class ScaledConv2d(nn.Conv2d):
+    """A frozen convolution whose kernels are multiplied by learned numbers, one for each (output, input) channel.
+
+    Its weight is W * s with s of shape (O, I, 1, 1), which starts at 1; only s trains.
+    """
+
+    scale: nn.Parameter
+
+    @classmethod
+    def of(cls, convolution: nn.Conv2d) -> ScaledConv2d:
+        """Make the same map as `convolution`, with its weights."""
+        result = deepcopy(convolution)
+        result.__class__ = cls
+        result.weight.requires_grad_(False)
+        scale = torch.ones_like(result.weight[:, :, :1, :1], memory_format=torch.contiguous_format)
+        result.scale = nn.Parameter(scale.detach())
+        return result  # type: ignore[return-value]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map feature maps to feature maps."""
+        maps: Tensor = self._conv_forward(x, self.weight * self.scale, self.bias)
+        return maps
+
+
+class TwoBranch(Backbone):
+    """phi_l = alpha_l b1_l(phi_{l-1}) + (1 - alpha_l) b2_l(phi_{l-1}), level by level, with alpha_l = 1/2 at first.
+
+    Both branches start as copies of `backbone`. "free": everything trains; "scaled": the convolutions are frozen and
+    multiplied by learned numbers (`ScaledConv2d`), the affine parts of batch norms train; "fixed": nothing trains.
+    The statistics of batch norms move in every branch, as in the authors' code.
+    """
+
+    def __init__(self, backbone: Backbone, *, one: Plasticity, two: Plasticity) -> None:
+        super().__init__()
+        self.latent_dim, self.levels = backbone.latent_dim, backbone.levels
+        self.one = _branch(backbone, one)
+        self.two = _branch(backbone, two)
+        device = next(backbone.parameters()).device
+        self.alpha = nn.Parameter(torch.full((backbone.levels,), 0.5, device=device))
+
+    def level(self, number: int, x: Tensor) -> Tensor:
+        """Join the level of the two branches."""
+        # torch.lerp would be shorter, but under autocast its arguments would differ in type.
+        share = self.alpha[number]
+        return share * self.one.level(number, x) + (1 - share) * self.two.level(number, x)
+
+
+def _branch(backbone: Backbone, plasticity: Plasticity) -> Backbone:
+    if plasticity not in get_args(Plasticity):
+        raise OptionError(f"a branch is one of {', '.join(get_args(Plasticity))}, not {plasticity!r}")
+    branch = deepcopy(backbone)
+    if plasticity == "fixed":
+        branch.requires_grad_(False)
+    elif plasticity == "scaled":
+        for module in [*branch.modules()]:
+            for name, child in module.named_children():
+                if isinstance(child, nn.Conv2d):
+                    setattr(module, name, ScaledConv2d.of(child))
+    return branch

@@ -1,34 +1,44 @@
-"""Tables of measured numbers beside the printed ones."""
+"""Tables of measured numbers beside the printed ones; importing this module adds one of them to reports."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from elign.lab.evaluation.statistics import (
+from elign.lab.config.schema import TREE
+from elign.lab.evaluation.methods import METHODS, default_of, marked
+from elign.lab.evaluation.metrics import (
     CONFIDENCE,
+    HEADLESS,
     ONE_SEED,
+    Difference,
+    Row,
     gain_text,
     interval_text,
     mean_std,
     mean_text,
     paired_difference,
     printed_text,
+    recovered_fraction,
     same_sign,
+    summarise,
 )
-from elign.lab.paper.printed import NOTHING, Printed
+from elign.lab.paper.published import NOTHING, Printed, differences, printed_cell, published_config, seeds_difference
+from elign.lab.report.run_groups import ORACLE, RunGroup
 from elign.lab.report.table import Cell, Column, Format, Table
+from elign.lab.report.tables import TABLES, value_cell
 
 Value = Cell | str | float | None
 Cells = list[tuple[Column, Value]]
 """A row with its columns."""
 
 INTERVAL = f"{CONFIDENCE:.0%} interval"
+_SHOWN: tuple[Format, ...] = ("rich", "markdown", "latex", "html")
 
 
 def label(title: str, *, shown: bool = True) -> Column:
     """Make a column of text; one that is not shown is in files only."""
-    return Column(title, "left", () if shown else ("rich", "markdown", "latex", "html"))
+    return Column(title, "left", () if shown else _SHOWN)
 
 
 def page(title: str, *, terminal: bool = False) -> Column:
@@ -37,21 +47,27 @@ def page(title: str, *, terminal: bool = False) -> Column:
     return Column(title, leave_out=leave_out)
 
 
-def terminal(title: str) -> Column:
-    """Make a column of the terminal alone."""
-    leave_out: tuple[Format, ...] = ("csv", "markdown", "latex", "html")
-    return Column(title, leave_out=leave_out)
-
-
 def in_file(values: Mapping[str, Value]) -> Cells:
     """Make cells for CSV files alone, by the title of their column."""
-    return [(Column(title, leave_out=("rich", "markdown", "latex", "html")), value) for title, value in values.items()]
+    return [(Column(title, leave_out=_SHOWN), value) for title, value in values.items()]
+
+
+def mean_cells(name: str, values: Sequence[float]) -> Cells:
+    """Make the cells of mean and deviation for CSV files; both are empty where there is no value."""
+    found = mean_std(values) if values else None
+    mean, std = (found.mean, found.std) if found else (None, None)
+    return in_file({name: mean, f"{name}_std": std})
+
+
+def gain_cell(gain: Difference | float | None) -> Cell:
+    """Make the cell of a gain, measured or printed; a dash for None."""
+    value = gain.mean if isinstance(gain, Difference) else gain
+    return Cell(gain_text(value), value)
 
 
 def make_table(title: str, rows: Sequence[Cells], *, notes: Sequence[str] = (), command: str = "") -> Table:
     """Put rows together that have the same columns."""
-    columns = [column for column, _ in rows[0]]
-    table = Table(title, columns, notes, [f"Made by `{command}`."] if command else ())
+    table = Table(title, [column for column, _ in rows[0]], notes, [f"Made by `{command}`."] if command else ())
     for row in rows:
         table.add(*(value for _, value in row))
     return table
@@ -65,13 +81,6 @@ def labels_of(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]
     said = [rows[0][place] for place, shared in enumerate(same) if shared]
     columns = [label(heading, shown=not shared) for heading, shared in zip(headings, same, strict=True)]
     return ", ".join([title, *said]), columns
-
-
-def mean_cells(name: str, values: Sequence[float]) -> Cells:
-    """Make the cells of mean and deviation for CSV files; both are empty where there is no value."""
-    found = mean_std(values) if values else None
-    mean, std = (None, None) if found is None else (found.mean, found.std)
-    return in_file({name: mean, f"{name}_std": std})
 
 
 def values_text(values: Sequence[float]) -> str:
@@ -103,10 +112,15 @@ class Measured:
     """
 
     labels: tuple[str, ...]
-    base: tuple[float, ...]
-    aligned: tuple[float, ...]
-    baselines: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    base: Sequence[float]
+    aligned: Sequence[float]
+    baselines: Mapping[str, Sequence[float]] = field(default_factory=dict)
     printed: Printed = NOTHING
+
+    @property
+    def gain(self) -> Difference:
+        """The gain of alignment, paired by seed."""
+        return paired_difference(self.aligned, self.base)
 
 
 def comparison_tables(
@@ -134,53 +148,38 @@ def comparison_tables(
     if all(line.printed == NOTHING for line in lines):
         notes.append("the paper prints nothing for this")
     one_seed = all(len(line.base) == 1 for line in lines)
-
-    def labels(line: Measured) -> Cells:
-        return list(zip(columns, line.labels, strict=True))
-
-    def gains(line: Measured) -> dict[str, Cell]:
-        found = {name: line.baselines.get(name) for name in names}
-        return {name: _gain_cell(values, line.base) for name, values in found.items()}
-
-    rows = []
+    rows: list[Cells] = []
+    gains: list[Cells] = []
     for line in lines:
-        row = labels(line) + _against(line, aligned, one_seed=one_seed)
-        row += [(page(f"gain of {name}"), cell) for name, cell in gains(line).items()]
-        rows.append(row + in_file(_record(line) | {f"gain of {name}": cell for name, cell in gains(line).items()}))
-    tables = [make_table(whole, rows, notes=notes, command=command)]
-    if names:
-        more = [
-            labels(line)
-            + [(Column(aligned), _gain_cell(line.aligned, line.base))]
-            + [(Column(name), cell) for name, cell in gains(line).items()]
-            for line in lines
-        ]
-        tables.append(make_table("Gains", more))
-    return tables
-
-
-def _gain_cell(values: Sequence[float] | None, base: Sequence[float]) -> Cell:
-    if values is None:
-        return Cell.of(None)
-    gain = paired_difference(values, base).mean
-    return Cell(gain_text(gain), gain)
+        start: Cells = list(zip(columns, line.labels, strict=True))
+        found = {name: line.baselines.get(name) for name in names}
+        cells = {
+            name: gain_cell(paired_difference(values, line.base) if values else None) for name, values in found.items()
+        }
+        more: dict[str, Value] = {f"gain of {name}": cell for name, cell in cells.items()}
+        shown = [(page(name), cell) for name, cell in more.items()]
+        rows.append([*start, *_against(line, aligned, one_seed=one_seed), *shown, *_record(line), *in_file(more)])
+        all_gains = {aligned: gain_cell(line.gain), **cells}
+        gains.append([*start, *((Column(name), cell) for name, cell in all_gains.items())])
+    main = make_table(whole, rows, notes=notes, command=command)
+    return [main, make_table("Gains", gains)] if names else [main]
 
 
 def _against(line: Measured, aligned: str, *, one_seed: bool) -> Cells:
     """Return the cells that compare a row with the paper."""
-    gain, printed = paired_difference(line.aligned, line.base), line.printed
+    gain, printed = line.gain, line.printed
     pair = None if printed.base is None else f"{printed_text(printed.base)} → {printed_text(printed.aligned)}"
-    ours = f"{mean_text(line.base)} → {mean_text(line.aligned)}"
     ratio = gain.mean / printed.gain if printed.gain else None
+    terminal: tuple[Format, ...] = ("csv", "markdown", "latex", "html")
     return [
-        (terminal("paper"), pair),
-        (terminal("ours"), ours),
+        (Column("paper", leave_out=terminal), pair),
+        (Column("ours", leave_out=terminal), f"{mean_text(line.base)} → {mean_text(line.aligned)}"),
         (page("base, paper"), Cell(printed_text(printed.base), printed.base)),
-        (page("base"), Cell(mean_text(line.base), mean_std(line.base).mean)),
+        (page("base"), value_cell(line.base)),
         (page(f"{aligned}, paper"), Cell(printed_text(printed.aligned), printed.aligned)),
-        (page(aligned), Cell(mean_text(line.aligned), mean_std(line.aligned).mean)),
-        (page("gain, paper", terminal=True), Cell(gain_text(printed.gain), printed.gain)),
-        (page("gain", terminal=True), Cell(gain_text(gain.mean), gain.mean)),
+        (page(aligned), value_cell(line.aligned)),
+        (page("gain, paper", terminal=True), gain_cell(printed.gain)),
+        (page("gain", terminal=True), gain_cell(gain)),
         # The notes say that one seed has no interval; the room on a terminal is for numbers.
         (page(INTERVAL, terminal=not one_seed), interval_text(gain)),
         (page("same sign", terminal=True), same_sign(printed.gain, gain)),
@@ -188,23 +187,148 @@ def _against(line: Measured, aligned: str, *, one_seed: bool) -> Cells:
     ]
 
 
-def _record(line: Measured) -> dict[str, Value]:
-    gain, base, aligned = paired_difference(line.aligned, line.base), mean_std(line.base), mean_std(line.aligned)
+def _record(line: Measured) -> Cells:
+    gain, printed = line.gain, line.printed
     low, high = gain.interval or (None, None)
+    return [
+        *in_file({"seeds": len(line.base), "paper_base": printed.base}),
+        *mean_cells("base", line.base),
+        *in_file({"paper_aligned": printed.aligned}),
+        *mean_cells("aligned", line.aligned),
+        *in_file({"paper_gain": printed.gain, "gain": gain.mean, "gain_std": gain.std}),
+        *in_file({"gain_low": low, "gain_high": high, "same_sign": same_sign(printed.gain, gain)}),
+        *in_file({"base_values": values_text(line.base), "aligned_values": values_text(line.aligned)}),
+    ]
+
+
+@TABLES.register("paper")
+def paper_table(groups: Sequence[RunGroup]) -> Table | None:
+    """Return printed and measured averages of finished groups that the paper has; None if there are none."""
+    rows: list[Cells] = []
+    scales: list[str] = []
+    for group in groups:
+        config = group.config
+        learner, data, protocol = (config[part]["name"] or "" for part in ("learner", "data", "protocol"))
+        printed, values = printed_cell("table1", learner, data, protocol), group.values(ORACLE)
+        # Other evaluations of a run have another aligner.
+        own = "evaluation" not in group.runs[0].metadata
+        if printed == NOTHING or not own or not values or group.tasks < len(group.sizes):
+            continue
+        line = Measured((group.name,), group.values("base"), values, printed=printed)
+        rows.append([(label("experiment"), group.name), *_against(line, marked(ORACLE), one_seed=False)])
+        ours = TREE.from_dict(config)
+        found = differences([(ours, published_config(ours.benchmark, learner, data, protocol))])
+        found += seeds_difference(len(group.runs))
+        scale = f"not the paper's scale: {'; '.join(found)}" if found else "the published settings, as far as known"
+        scales.append(f"{group.name}: {scale}.")
+    if not rows:
+        return None
+    note = "average accuracy over tasks in %, the first included; gains in points, paired by seed (Table 1)"
+    table = make_table("Against the paper", rows, notes=[note])
+    table.footnotes = scales
+    table.columns = [replace(c, align="left") if c.title in (INTERVAL, "same sign") else c for c in table.columns]
+    return table
+
+
+_METRICS = {
+    "average": "average",
+    "average_incremental": "without the first task",
+    "last": "last",
+    "old": "old",
+    "new": "new",
+}
+
+Values = Mapping[str, tuple[float | None, ...]]
+"""Values of one method over seeds, by metric; in percent."""
+
+
+def method_values(seeds: Sequence[Sequence[Row]]) -> dict[str, Values]:
+    """Return the values of the label-free methods and two oracles, by name; methods that some seed lacks are left out.
+
+    Args:
+        seeds: The rows of each seed.
+    """
+    runs = [{(each.method, each.classifier): each for each in summarise(rows)} for rows in seeds]
+    wanted = [(marked(name), (name, classifier)) for name in METHODS for classifier in ("fc", *HEADLESS)]
+    wanted += [(f"{name}, nearest mean", (name, "nearest-mean")) for name in ("base", "eli/all")]
+    found: dict[str, Values] = {}
+    for shown, key in wanted:
+        if all(key in run for run in runs) and (not METHODS[key[0]].uses_labels or key[0] in (ORACLE, "oracle-mask")):
+            numbers = {metric: [getattr(run[key], metric) for run in runs] for metric in _METRICS}
+            found[shown] = {
+                metric: tuple(None if value is None else 100 * value for value in values)
+                for metric, values in numbers.items()
+            }
+    return found
+
+
+def label_free_tables(
+    blocks: Sequence[tuple[tuple[str, ...], Mapping[str, Values]]],
+    *,
+    title: str,
+    notes: Sequence[str],
+    seeds: int,
+    command: str = "",
+) -> list[Table]:
+    """Make the table of all label-free methods and their oracles, and one with its gains for the terminal.
+
+    Args:
+        blocks: Learner, data and protocol, with the values of the methods by name.
+        title: Above the table.
+        notes: Above the table.
+        seeds: How many.
+        command: What makes the table again.
+    """
+    averages = f"accuracy in %; {ONE_SEED if seeds == 1 else f'mean ± sample standard deviation over {seeds} seeds'}"
+    averages += (
+        "; gains and differences in points, of the mean over tasks without the first, paired by seed; recovered: that "
+        "gain as a share of the one of oracle-mask, in %"
+    )
+    headings = ("learner", "data", "protocol", "method")
+    named = [((*labels, name), values, of) for labels, of in blocks for name, values in of.items()]
+    whole, columns = labels_of(title, headings, [labels for labels, _, _ in named])
+    default = default_of({labels[-1] for labels, _, _ in named})
+    rows: list[Cells] = []
+    gains: list[Cells] = []
+    for labels, values, of in named:
+        start: Cells = list(zip(columns, labels, strict=True))
+        accuracies = [(page(_METRICS[metric], terminal=True), _mean(numbers)) for metric, numbers in values.items()]
+        more = _gains(values, of, default)
+        record = in_file({"seeds": len(values["average"])})
+        for name, numbers in values.items():
+            record += mean_cells(name, [number for number in numbers if number is not None])
+        rows.append([*start, *accuracies, *((page(name), cell) for name, cell in more.items()), *record])
+        gains.append([*start, *((Column(name), cell) for name, cell in more.items())])
+    return [make_table(whole, rows, notes=[*notes, averages], command=command), make_table("Gains", gains)]
+
+
+def _gains(values: Values, of: Mapping[str, Values], default: str) -> dict[str, Cell]:
+    base, mask = of["base"], of[marked("oracle-mask")]
+    three = (side["average_incremental"] for side in (values, base, mask))
+    shares = [recovered_fraction(*numbers) for numbers in zip(*three, strict=True)]
+    gain, interval = _difference(values, base)
+    lead, its_interval = _difference(of.get(default), values)
     return {
-        "seeds": len(line.base),
-        "paper_base": line.printed.base,
-        "base": base.mean,
-        "base_std": base.std,
-        "paper_aligned": line.printed.aligned,
-        "aligned": aligned.mean,
-        "aligned_std": aligned.std,
-        "paper_gain": line.printed.gain,
-        "gain": gain.mean,
-        "gain_std": gain.std,
-        "gain_low": low,
-        "gain_high": high,
-        "same_sign": same_sign(line.printed.gain, gain),
-        "base_values": values_text(line.base),
-        "aligned_values": values_text(line.aligned),
+        "gain over base": gain,
+        INTERVAL: interval,
+        f"{default} above it": lead,
+        f"its {INTERVAL}": its_interval,
+        "recovered": _mean([None if share is None else 100 * share for share in shares]),
     }
+
+
+def _mean(values: Sequence[float | None]) -> Cell:
+    """Return a mean; a dash if a seed has no value."""
+    numbers = [value for value in values if value is not None]
+    return value_cell(numbers if len(numbers) == len(values) else [])
+
+
+def _difference(ones: Values | None, others: Values) -> tuple[Cell, Cell]:
+    """Return a paired difference and its interval; dashes between equals."""
+    if ones is not None and ones is not others:
+        both = zip(ones["average_incremental"], others["average_incremental"], strict=True)
+        pairs = [(one, other) for one, other in both if one is not None and other is not None]
+        if pairs:
+            found = paired_difference(*zip(*pairs, strict=True))
+            return gain_cell(found), Cell.of(None if found.interval is None else interval_text(found))
+    return Cell.of(None), Cell.of(None)

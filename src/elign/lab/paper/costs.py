@@ -14,7 +14,7 @@ import resource
 import statistics
 import subprocess
 import sys
-import time
+import timeit
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,10 +24,9 @@ from rich.console import Console
 
 import elign
 from elign.lab.environment import describe_environment
-from elign.lab.paper.grid import Grid
 from elign.lab.paper.plan import Job, Plan
-from elign.lab.paper.printed import numbers
-from elign.lab.paper.request import Request
+from elign.lab.paper.published import numbers
+from elign.lab.paper.request import Grid, Request
 from elign.lab.report.table import Cell, Table
 from elign.utils.files import write_text_atomic
 
@@ -53,12 +52,19 @@ def costs_plan(name: str, grid: Grid, request: Request) -> Plan:
 def measure(dim: int, iterations: int) -> dict[str, Any]:
     """Measure all costs at one latent dimension, for the paper's energy model i-64-64-o and 30 steps."""
     energy = elign.EnergyModel(dim, generator=torch.Generator().manual_seed(0)).requires_grad_(False)
+    z = torch.randn(BATCH, dim, generator=torch.Generator().manual_seed(1))
+    generator = torch.Generator().manual_seed(2)
+    current = torch.randn(PAIRS, dim, generator=generator)
+    previous = current + 0.3 * torch.randn(dim, generator=generator)
+    aligner = elign.EnergyAligner(iterations=iterations, steps=STEPS)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        align, fit = _align_seconds(energy, dim), _fit_seconds(dim, iterations)
+        align = timeit.repeat(lambda: elign.descend(energy, z, steps=STEPS), number=1, repeat=_ROUNDS + _WARM_UP)
+        fit = timeit.timeit(lambda: aligner.fit_latents(previous, current), number=1)
     finally:
         torch.set_num_threads(threads)
+    align = align[_WARM_UP:]
     return {
         "parameters": sum(weight.numel() for weight in energy.parameters()),
         "macs": BATCH * sum(weight.numel() for weight, _ in energy.linear_maps()),
@@ -68,25 +74,6 @@ def measure(dim: int, iterations: int) -> dict[str, Any]:
         "align_megabytes": _memory("align", dim),
         "fit_megabytes": _memory("fit", dim),
     }
-
-
-def _align_seconds(energy: elign.EnergyModel, dim: int) -> list[float]:
-    z = torch.randn(BATCH, dim, generator=torch.Generator().manual_seed(1))
-    seconds = []
-    for _ in range(_ROUNDS + _WARM_UP):
-        start = time.perf_counter()
-        elign.descend(energy, z, steps=STEPS)
-        seconds.append(time.perf_counter() - start)
-    return seconds[_WARM_UP:]
-
-
-def _fit_seconds(dim: int, iterations: int) -> float:
-    generator = torch.Generator().manual_seed(2)
-    current = torch.randn(PAIRS, dim, generator=generator)
-    previous = current + 0.3 * torch.randn(dim, generator=generator)
-    start = time.perf_counter()
-    elign.EnergyAligner(iterations=iterations, steps=STEPS).fit_latents(previous, current)
-    return time.perf_counter() - start
 
 
 def _memory(what: str, dim: int) -> float | None:

@@ -8,21 +8,13 @@ from dataclasses import dataclass, field, replace
 from elign.lab.config.composition import ConfigError
 from elign.lab.data.scenario import make_protocol
 from elign.lab.evaluation.methods import marked
-from elign.lab.evaluation.metrics import Row, curve
-from elign.lab.evaluation.statistics import (
-    Difference,
-    gain_text,
-    interval_text,
-    mean_std,
-    mean_text,
-    paired_difference,
-    same_sign,
-)
+from elign.lab.evaluation.metrics import Difference, Row, curve, interval_text, paired_difference, same_sign
 from elign.lab.paper.comparison import (
     INTERVAL,
     Cells,
     Value,
     averages_note,
+    gain_cell,
     in_file,
     label,
     make_table,
@@ -30,21 +22,20 @@ from elign.lab.paper.comparison import (
     page,
     values_text,
 )
-from elign.lab.paper.grid import Grid
-from elign.lab.paper.plan import (
-    Evaluation,
-    Plan,
-    Store,
-    jobs_of,
-    missing_data,
-    over_seeds,
-    planned_run,
-    shared_first_tasks,
+from elign.lab.paper.plan import Evaluation, Plan, Store, over_seeds, planned_run, training_plan
+from elign.lab.paper.published import (
+    NO_PRECISION,
+    PrintedPrecision,
+    differences,
+    numbers,
+    printed_precision,
+    printed_precision_gain,
+    published_config,
+    scale_note,
 )
-from elign.lab.paper.printed import NO_PRECISION, PrintedPrecision, numbers, printed_precision, printed_precision_gain
-from elign.lab.paper.published import differences, published_config, scale_note
-from elign.lab.paper.request import Request
-from elign.lab.report.table import Cell, Table
+from elign.lab.paper.request import Grid, Request
+from elign.lab.report.table import Table
+from elign.lab.report.tables import value_cell
 from elign.lab.runs.experiment import DETECTION
 
 PRINTED_AS: Mapping[str, str] = {"5+5": "10+10", "8+2": "15+5", "9+1": "19+1"}
@@ -111,21 +102,19 @@ def detection_plan(name: str, grid: Grid, request: Request) -> Plan:
     data, protocols = _data_and_protocols(grid, request)
     # The rows of the other learners do not depend on an aligner.
     lines = [
-        (protocol, learner, over_seeds(_without_aligner(request, learner), DETECTION, learner, data, protocol))
+        (protocol, learner, over_seeds(own, DETECTION, learner, data, protocol))
         for protocol in protocols
         for learner in request.learners or grid.learners
+        for own in [request if learner == _ALIGNED else replace(request, aligner=())]
     ]
-    store = Store(request.out, DETECTION)
-    planned = [each for _, _, evaluations in lines for each in evaluations]
 
-    def tables() -> list[Table]:
-        store.refresh()
+    def tables(store: Store) -> list[Table]:
         rows = [row for line in lines for row in (*_first(line, lines, request, store), *_measure(line, store))]
         notes = _notes(grid, request, lines)
         return precision_tables(f"{grid.title}, {data}", rows, notes=notes, command=request.command(name))
 
-    jobs, remarks, missing = jobs_of(planned, store), shared_first_tasks(name, planned), missing_data(planned)
-    return Plan(name, grid.title, jobs, tables, request, remarks, missing)
+    planned = [each for _, _, evaluations in lines for each in evaluations]
+    return training_plan(name, grid, request, DETECTION, planned, tables)
 
 
 Line = tuple[str, str, tuple[Evaluation, ...]]
@@ -144,10 +133,6 @@ def _data_and_protocols(grid: Grid, request: Request) -> tuple[str, tuple[str, .
         for name in protocols:
             make_protocol(name, _CLASSES[data])  # raises where it does not fit
     return data, protocols
-
-
-def _without_aligner(request: Request, learner: str) -> Request:
-    return request if learner == _ALIGNED else replace(request, aligner=())
 
 
 def _measure(line: Line, store: Store) -> list[Precisions]:
@@ -227,11 +212,8 @@ def precision_tables(title: str, lines: Sequence[Precisions], *, notes: Sequence
 def _row(line: Precisions) -> Cells:
     row: Cells = [(label("protocol"), line.protocol), (label("learner"), line.learner), (label("method"), line.method)]
     for part in PARTS:
-        printed: float | None = getattr(line.printed, part)
-        values = line.values.get(part)
-        row.append((page(f"{part}, paper", terminal=part == "all"), printed))
-        measured = None if values is None else Cell(mean_text(values), mean_std(values).mean)
-        row.append((page(part, terminal=True), measured))
+        row.append((page(f"{part}, paper", terminal=part == "all"), getattr(line.printed, part)))
+        row.append((page(part, terminal=True), value_cell(line.values.get(part, ()))))
     row += [(page(title), cell) for title, cell in _gains(line).items()]
     return row + _record(line)
 
@@ -245,17 +227,12 @@ def _gain_row(line: Precisions, *, one_seed: bool) -> Cells:
 
 def _gains(line: Precisions) -> dict[str, Value]:
     gain = line.gain("all")
-    found = {part: line.gain(part) for part in ("old", "new")}
-    shown = line.printed_gain if gain else None
     return {
-        "gain, paper": Cell(gain_text(shown), shown),
-        "gain": None if gain is None else Cell(gain_text(gain.mean), gain.mean),
-        INTERVAL: None if gain is None else interval_text(gain),
-        "same sign": None if gain is None else same_sign(line.printed_gain, gain),
-        **{
-            f"gain of {part}": None if each is None else Cell(gain_text(each.mean), each.mean)
-            for part, each in found.items()
-        },
+        "gain, paper": gain_cell(line.printed_gain if gain else None),
+        "gain": gain_cell(gain),
+        INTERVAL: interval_text(gain) if gain else None,
+        "same sign": same_sign(line.printed_gain, gain) if gain else None,
+        **{f"gain of {part}": gain_cell(line.gain(part)) for part in ("old", "new")},
     }
 
 
@@ -270,6 +247,7 @@ def _record(line: Precisions) -> Cells:
     for part in PARTS:
         found = line.gain(part)
         low, high = (found.interval if found else None) or (None, None)
-        mean = found.mean if found else None
-        cells += in_file({f"gain_{part}": mean, f"gain_{part}_low": low, f"gain_{part}_high": high})
+        cells += in_file(
+            {f"gain_{part}": found.mean if found else None, f"gain_{part}_low": low, f"gain_{part}_high": high}
+        )
     return cells + in_file({"same_sign": same_sign(line.printed_gain, gain) if gain else None})

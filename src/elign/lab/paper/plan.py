@@ -11,10 +11,11 @@ from typing import Any
 
 from rich.console import Console
 
+from elign.lab.config.composition import ConfigError
 from elign.lab.config.schema import flatten
 from elign.lab.evaluation.metrics import Row
 from elign.lab.paper.published import published_words
-from elign.lab.paper.request import Request
+from elign.lab.paper.request import Grid, Request
 from elign.lab.report.table import Table
 from elign.lab.runs.experiment import BENCHMARKS, DETECTION, evaluated_by
 from elign.lab.runs.launch import aligner_changes, find_start, reevaluate_run, resume_run, start_run
@@ -27,11 +28,11 @@ class Job:
     """Something to do once, whichever experiment needs it.
 
     Args:
-        key: Jobs with equal keys are one job.
+        key: Equal for equal jobs.
         group: What it is, without its seed: jobs of one group share a row of the plan.
         done: Whether its result is on disk.
         seconds: About how long the rest of it takes; None if unknown.
-        work: Does it, or what is left of it.
+        work: Does what is left of it.
     """
 
     key: str
@@ -48,7 +49,7 @@ class Plan:
     Args:
         name: Of the experiment.
         title: In words.
-        jobs: In an order in which they can be done.
+        jobs: What to do, in an order in which they can be done.
         tables: Makes the table once all jobs are done; further ones repeat parts of it for the terminal.
         request: The part of the request that concerns it.
         remarks: To be shown with the plan.
@@ -66,11 +67,21 @@ class Plan:
 
 def all_jobs(plans: Iterable[Plan]) -> list[Job]:
     """Return the jobs of several experiments, each once."""
-    jobs: dict[str, Job] = {}
+    return list({job.key: job for plan in plans for job in plan.jobs}.values())
+
+
+def run_plans(plans: Sequence[Plan], console: Console) -> None:
+    """Do what is not done.
+
+    Raises:
+        ConfigError: Data are not there.
+    """
     for plan in plans:
-        for job in plan.jobs:
-            jobs.setdefault(job.key, job)
-    return list(jobs.values())
+        if plan.missing and not all(job.done for job in plan.jobs):
+            raise ConfigError(f"{plan.name} cannot start: {plan.missing[0]}.")
+    for job in all_jobs(plans):
+        if not job.done:
+            job.work(console)
 
 
 def plan_table(plans: Sequence[Plan]) -> Table:
@@ -108,21 +119,18 @@ def time_text(seconds: Sequence[float | None]) -> str:
     if not told:
         return "unknown"
     total = sum(told)
-    hours = f"{total / 3600:.1f} h" if total < 36000 else f"{total / 3600:.0f} h"
-    text = f"{total:.0f} s" if total < 100 else f"{total / 60:.0f} min" if total < 5400 else hours
+    if total < 100:
+        text = f"{total:.0f} s"
+    else:
+        text = f"{total / 60:.0f} min" if total < 5400 else f"{total / 3600:.{1 if total < 36000 else 0}f} h"
     return text if len(told) == len(seconds) else f"{text} + unknown"
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A run to train once, with the aligner of its preset. Equal digests are equal runs.
+    """A run to train once, with the aligner of its preset; equal configurations have equal digests.
 
-    Args:
-        digest: Of the configuration.
-        config: The configuration.
-        learner: As typed; `aanet-implicit` is a setting of `aanet`.
-        protocol: As typed.
-        words: What the user would type for it.
+    Learner and protocol are as typed (`aanet-implicit` is a setting of `aanet`); `words` is all that a user would type.
     """
 
     digest: str
@@ -143,22 +151,13 @@ class PlannedRun:
         first, plus, _ = name.partition("+")
         # The number of classes is not known here: protocols are compared by what they do with the first task.
         split = "half" if name.startswith("half-") else f"{first}{plus}"
-        decisive = BENCHMARKS[self.config.benchmark].first_task(self.config) | {
-            "protocol": split,
-            "first": self.config.protocol.first,
-        }
-        return json.dumps(decisive, sort_keys=True)
+        decisive = BENCHMARKS[self.config.benchmark].first_task(self.config)
+        return json.dumps(decisive | {"protocol": split, "first": self.config.protocol.first}, sort_keys=True)
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A run evaluated with some aligner. Equal digests are equal evaluations.
-
-    Args:
-        digest: Of `config`.
-        run: The run.
-        config: Its configuration with the settings of this aligner.
-    """
+    """A run evaluated with some aligner: `config` has its settings."""
 
     digest: str
     run: PlannedRun
@@ -205,12 +204,7 @@ def over_seeds(
 
 
 class Store:
-    """The runs of one benchmark below a folder.
-
-    Args:
-        out: The folder; runs are in `runs` below it.
-        benchmark: Runs of others are passed over.
-    """
+    """The runs of one benchmark in the folder `runs` below `out`."""
 
     def __init__(self, out: Path, benchmark: str) -> None:
         self._runs, self._benchmark = out / "runs", BENCHMARKS[benchmark]
@@ -288,36 +282,48 @@ def is_finished(folder: RunDir) -> bool:
     return folder.exists and folder.finished_tasks() == len(folder.metadata()["sizes"])
 
 
-def jobs_of(planned: Sequence[Evaluation], store: Store) -> tuple[Job, ...]:
-    """Return the jobs of runs of one benchmark: each run, then its evaluations."""
+def training_plan(
+    name: str,
+    grid: Grid,
+    request: Request,
+    benchmark: str,
+    planned: Sequence[Evaluation],
+    tables: Callable[[Store], list[Table]],
+) -> Plan:
+    """Plan an experiment that trains the runs of one benchmark, then evaluates them; `tables` reads what is stored."""
+    store = Store(request.out, benchmark)
+    runs = dict.fromkeys(each.run for each in planned)
+    first = len({run.first_task for run in runs})
+    remarks = (f"{name}: {len(runs)} runs share {first} first task{'s' if first > 1 else ''}",)
+    configs = {each.config.data.name: each.config for each in planned}
+    missing = (BENCHMARKS[benchmark].missing_data(config) for config in configs.values())
+
+    def refreshed() -> list[Table]:
+        store.refresh()
+        return tables(store)
+
+    return Plan(
+        name,
+        grid.title,
+        jobs=_jobs(planned, store),
+        tables=refreshed,
+        request=request,
+        remarks=remarks if first < len(runs) else (),
+        missing=tuple(filter(None, missing)),
+    )
+
+
+def _jobs(planned: Sequence[Evaluation], store: Store) -> tuple[Job, ...]:
+    """Return each run, then its evaluations."""
     durations = Durations(store)
-    started = {_first_task(config) for folder, config in store.stored if folder.is_learned(0)}
+    stored = (PlannedRun("", config, "", "") for folder, config in store.stored if folder.is_learned(0))
+    started = {run.first_task for run in stored}
     jobs: list[Job] = []
     for run in dict.fromkeys(each.run for each in planned):
         jobs.append(_training(run, store, durations, first_task=run.first_task not in started))
         started.add(run.first_task)
         jobs += [_evaluation(each, store, durations) for each in planned if each.run == run and not each.is_own]
     return tuple({job.key: job for job in jobs}.values())
-
-
-def shared_first_tasks(name: str, planned: Sequence[Evaluation]) -> tuple[str, ...]:
-    """Say how many first tasks are trained for some runs, if there are fewer than runs."""
-    runs = dict.fromkeys(each.run for each in planned)
-    first = len({run.first_task for run in runs})
-    if first == len(runs):
-        return ()
-    return (f"{name}: {len(runs)} runs share {first} first task{'s' if first > 1 else ''}",)
-
-
-def missing_data(planned: Sequence[Evaluation]) -> tuple[str, ...]:
-    """Say which data sets are not there."""
-    configs = {each.config.data.name: each.config for each in planned}
-    found = (BENCHMARKS[config.benchmark].missing_data(config) for config in configs.values())
-    return tuple(text for text in found if text)
-
-
-def _first_task(config: Any) -> str:
-    return PlannedRun("", config, "", "").first_task
 
 
 def _training(run: PlannedRun, store: Store, durations: Durations, *, first_task: bool) -> Job:
@@ -348,8 +354,8 @@ def _evaluation(planned: Evaluation, store: Store, durations: Durations) -> Job:
 
 
 _SCALE = (
-    *("data.name", "data.limit", "data.image_size", "data.scenes", "model.name", "model.min_size"),
-    *("train.first_epochs", "train.epochs"),
+    *("data.name", "data.limit", "data.image_size", "data.scenes"),
+    *("model.name", "model.min_size", "train.first_epochs", "train.epochs"),
 )
 
 
@@ -364,13 +370,7 @@ class Durations:
         ]
 
     def of_run(self, folder: RunDir, config: Any, *, first_task: bool) -> float | None:
-        """Estimate the seconds that are left of a run; None if no finished run is like it.
-
-        Args:
-            folder: Of the run.
-            config: Its configuration.
-            first_task: Whether it trains its first task itself.
-        """
+        """Estimate the seconds left of a run that may train its first task itself; None if no run is like it."""
         alike = self._alike(config)
         if not alike:
             return None
@@ -395,16 +395,10 @@ class Durations:
 
     def _alike(self, config: Any) -> list[list[dict[str, float]]]:
         """Return the seconds of runs of the same scale: of the same learner and protocol if there are any."""
-        levels: tuple[Callable[[Any], Any], ...] = (
-            lambda one: (_scale(one), one.learner, one.protocol),
-            lambda one: (_scale(one), one.protocol),
-            _scale,
-        )
-        for level in levels:
-            found = [seconds for other, seconds in self._finished if level(other) == level(config)]
-            if found:
-                return found
-        return []
+        found = [(other, seconds) for other, seconds in self._finished if _scale(other) == _scale(config)]
+        same = [each for each in found if each[0].protocol == config.protocol]
+        learner = [each for each in same if each[0].learner == config.learner]
+        return [seconds for _, seconds in learner or same or found]
 
 
 def _scale(config: Any) -> tuple[Any, ...]:

@@ -1,40 +1,30 @@
-"""The experiments of the paper: plans from grids, and what does them."""
+"""The experiments of the paper: a plan for each grid."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
-from pathlib import Path
-
-from rich.console import Console
-from rich.text import Text
 
 from elign.lab.config.composition import ConfigError
 from elign.lab.evaluation.methods import METHODS, marked
 from elign.lab.evaluation.metrics import Row, average_accuracy, curve
-from elign.lab.paper.comparison import Measured, comparison_tables
+from elign.lab.paper.comparison import Measured, comparison_tables, label_free_tables, method_values
 from elign.lab.paper.costs import costs_plan
 from elign.lab.paper.detection_table import detection_plan
-from elign.lab.paper.grid import Grid, read_grid
-from elign.lab.paper.label_free import label_free_tables, method_values
-from elign.lab.paper.plan import (
-    Evaluation,
-    Plan,
-    Store,
-    all_jobs,
-    jobs_of,
-    missing_data,
-    over_seeds,
-    shared_first_tasks,
+from elign.lab.paper.plan import Evaluation, Plan, Store, over_seeds, training_plan
+from elign.lab.paper.published import (
+    NOTHING,
+    Printed,
+    differences,
+    printed_cell,
+    published_aligner,
+    published_config,
+    scale_note,
+    seeds_difference,
 )
-from elign.lab.paper.printed import NOTHING, Printed, printed_cell
-from elign.lab.paper.published import differences, published_aligner, published_config, scale_note, seeds_difference
-from elign.lab.paper.request import Request
+from elign.lab.paper.request import Grid, Request, read_grid
 from elign.lab.paper.two_tasks import two_task_plan
-from elign.lab.report.markdown import update_section
 from elign.lab.report.table import Table
 from elign.lab.runs.experiment import CLASSIFICATION
-from elign.utils.files import write_text_atomic
 
 ALIGNED = "eli/oracle"
 BASELINES = ("eli/by-prediction", "mean-shift/oracle", "ridge/oracle", "random-shift/oracle", "oracle-mask")
@@ -53,17 +43,9 @@ def plan_experiments(names: Sequence[str], request: Request) -> list[Plan]:
     Raises:
         ConfigError: A setting does not fit an experiment.
     """
-    return [_plan(name, read_grid(name), request) for name in names]
-
-
-def _plan(name: str, grid: Grid, request: Request) -> Plan:
-    if grid.table == "costs":
-        return costs_plan(name, grid, request)
-    if grid.table == "two-task":
-        return two_task_plan(name, grid, request)
-    if grid.table == "detection":
-        return detection_plan(name, grid, request)
-    return _classification_plan(name, grid, request)
+    makers = {"costs": costs_plan, "two-task": two_task_plan, "detection": detection_plan}
+    grids = {name: read_grid(name) for name in names}
+    return [makers.get(grid.table, _classification_plan)(name, grid, request) for name, grid in grids.items()]
 
 
 def _classification_plan(name: str, grid: Grid, request: Request) -> Plan:
@@ -71,12 +53,14 @@ def _classification_plan(name: str, grid: Grid, request: Request) -> Plan:
     if varies and request.value(varies) is not None:
         raise ConfigError(f"{name} varies {varies} itself: leave it out, or use 'elign evaluate'.")
     lines = _lines(grid, request)
-    store = Store(request.out, CLASSIFICATION)
     planned = list(dict.fromkeys(each for _, evaluations, _, _ in lines for each in evaluations))
 
-    def tables() -> list[Table]:
-        store.refresh()
-        pairs = {each: _published(each, beside) for _, evaluations, _, beside in lines for each in evaluations}
+    def tables(store: Store) -> list[Table]:
+        pairs = {
+            each: published_config(CLASSIFICATION, each.run.learner, beside, each.run.protocol)
+            for _, evaluations, _, beside in lines
+            for each in evaluations
+        }
         found = differences(((each.config, theirs) for each, theirs in pairs.items()), varied=[varies])
         notes = [scale_note(request.preset, found + seeds_difference(request.seeds)), *grid.notes, ORACLE_NOTE]
         if grid.table == "label-free":
@@ -95,8 +79,7 @@ def _classification_plan(name: str, grid: Grid, request: Request) -> Plan:
             command=request.command(name),
         )
 
-    jobs, missing = jobs_of(planned, store), missing_data(planned)
-    return Plan(name, grid.title, jobs, tables, request, shared_first_tasks(name, planned), missing)
+    return training_plan(name, grid, request, CLASSIFICATION, planned, tables)
 
 
 def _lines(grid: Grid, request: Request) -> list[Line]:
@@ -122,10 +105,6 @@ def _lines(grid: Grid, request: Request) -> list[Line]:
     return lines
 
 
-def _published(planned: Evaluation, data: str) -> object:
-    return published_config(CLASSIFICATION, planned.run.learner, data, planned.run.protocol)
-
-
 def _measure(line: Line, store: Store, *, after_task: bool) -> Measured:
     labels, evaluations, printed, _ = line
     seeds = [store.rows(each) for each in evaluations]
@@ -143,36 +122,3 @@ def head_accuracy(rows: Sequence[Row], method: str, task: int | None) -> float:
     """Return the accuracy in percent of the model's own head: after a task, or on average over tasks for None."""
     found = curve(rows, method, "fc")
     return 100 * (average_accuracy(found) if task is None else found[task - 1].accuracy)
-
-
-def run_plans(plans: Sequence[Plan], console: Console) -> None:
-    """Do what is not done.
-
-    Raises:
-        ConfigError: Data are not there.
-    """
-    for plan in plans:
-        if plan.missing and not all(job.done for job in plan.jobs):
-            raise ConfigError(f"{plan.name} cannot start: {plan.missing[0]}.")
-    for job in all_jobs(plans):
-        if not job.done:
-            job.work(console)
-
-
-def show_tables(plan: Plan, console: Console, *, results: Path | None, section: str) -> None:
-    """Show the table of a finished experiment, write it as CSV and, if asked for, into a section of a page."""
-    tables = plan.tables()
-    main = tables[0]
-    console.print()
-    console.print(Text(main.title, style="bold"))
-    for note in main.caption:
-        console.print(Text(f"- {note}"))
-    for table in tables:
-        shown = copy(table)
-        shown.title, shown.caption, shown.footnotes = "" if table is main else table.title, (), ()
-        console.print(shown.to_rich())
-    file = plan.request.csv_file(plan.name)
-    write_text_atomic(file, main.to_csv())
-    console.print(f"Table: {file}", soft_wrap=True, markup=False)
-    if results:
-        update_section(results, section, main.to_markdown())

@@ -1,4 +1,4 @@
-"""What the user types after `elign reproduce`, read and checked."""
+"""What to reproduce: the grids of runs, one YAML file for each table of the paper, and what the user types."""
 
 from __future__ import annotations
 
@@ -6,13 +6,77 @@ import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from importlib import resources
 from pathlib import Path
+from typing import Literal
 
-from elign.lab.config.composition import ConfigError, did_you_mean, unknown_choice
+import yaml
+from pydantic import BaseModel, ConfigDict
+
+from elign.lab.config.composition import ConfigError, unknown_choice
 from elign.lab.data.base import catalogue
 from elign.lab.data.scenario import ProtocolError, make_protocol
-from elign.lab.paper.grid import NAMES, read_grid
+from elign.lab.registry import did_you_mean
 from elign.lab.runs.experiment import BENCHMARKS, CLASSIFICATION, DETECTION
+
+NAMES = (
+    *("toy", "table1", "imagenet1k", "table2", "langevin", "iterations", "architecture", "logits", "mixup"),
+    *("implicit", "compute", "dimensions", "label-free"),
+)
+"""Of the grids, in the order of the paper; the last one is ours."""
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Evaluations(_Strict):
+    """Several aligners for the same trained models."""
+
+    heading: str
+    varies: str
+    """The setting that the choices are about."""
+    choices: dict[str, tuple[str, ...]]
+    """Settings of the aligner, by the name of the row."""
+
+
+class Grid(_Strict):
+    """A table of the paper as combinations of learners, data sets, protocols and evaluations."""
+
+    title: str
+    benchmark: str = CLASSIFICATION
+    table: Literal["comparison", "label-free", "detection", "two-task", "costs"] = "comparison"
+    learners: tuple[str, ...] = ()
+    fixed_learners: bool = False
+    """Whether the user's choice of learners does not apply."""
+    data: tuple[str, ...] = ()
+    paper_data: tuple[str, ...] = ()
+    """With `preset=paper`, where that is another one."""
+    protocols: tuple[str, ...] = ()
+    paper_protocols: tuple[str, ...] = ()
+    dimensions: tuple[int, ...] = ()
+    smoke_dimensions: tuple[int, ...] = ()
+    beside: str = "cifar100"
+    """The data set whose printed numbers stand beside runs on data that the paper does not have."""
+    published_aligner: bool = False
+    """Whether the exceptions among the published aligners are part of the table."""
+    after_each_task: bool = False
+    """Whether there is a row for each task."""
+    printed: dict[str, str] = {}
+    """Table of the printed numbers, by choice or learner; "" for all others."""
+    evaluations: Evaluations = Evaluations(heading="", varies="", choices={"": ()})
+    notes: tuple[str, ...] = ()
+    aligned_notes: tuple[str, ...] = ()
+    """Notes for tables that show aligned detectors."""
+
+
+@cache
+def read_grid(name: str) -> Grid:
+    """Read the grid with this name."""
+    text = resources.files(__package__).joinpath("grids", f"{name}.yaml").read_text(encoding="utf-8")
+    return Grid.model_validate(yaml.safe_load(text))
+
 
 PRESETS = ("smoke", "small", "paper")
 OUT = "out/reproduce"
@@ -27,9 +91,9 @@ class Request:
         preset: The scale.
         seeds: How many; they are 0, 1, ...
         out: The folder of runs and tables.
-        data: Restricts experiments to these data sets; empty for the usual ones.
-        protocols: Restricts them to these.
-        learners: Restricts them to these.
+        data: The data sets; this and the next two empty for the usual ones.
+        protocols: How classes are split into tasks.
+        learners: The learners.
         settings: Further settings of every training, as `key=value`.
         aligner: Further settings of every aligner, as `aligner.key=value`.
         alone: Whether there is a single experiment, so that every setting must be meant for it.
@@ -74,15 +138,10 @@ class Request:
         return dict(text.split("=", 1) for text in (*self.settings, *self.aligner)).get(key)
 
     def reduced(self, name: str, *, takes: Sequence[str], data: Sequence[str] = ()) -> tuple[Request, tuple[str, ...]]:
-        """Return the request without what does not concern an experiment, and a remark about that.
-
-        Args:
-            name: Of the experiment.
-            takes: The further settings that it takes.
-            data: The data sets that it takes.
+        """Return the request without what an experiment does not take (settings, data sets), and a remark about that.
 
         Raises:
-            ConfigError: Something does not concern it, and there is no other experiment that it could be meant for.
+            ConfigError: There is no other experiment that it could be meant for.
         """
         wrong = [f"data={one}" for one in self.data if one not in data]
         wrong += [f"protocol={one}" for one in self.protocols] + [f"learner={one}" for one in self.learners]
@@ -110,20 +169,16 @@ class Request:
         classes = {entry.name: entry.classes for entry in catalogue()}.get(data)
         if classes is None:
             return asked
-        fitting = tuple(name for name in asked if _fits(name, classes))
+        fitting: list[str] = []
+        problem = ProtocolError(f"no protocol has two classes in its first task on {data}: there is nothing to learn.")
+        for name in reversed(asked):
+            try:
+                fitting += [name] if make_protocol(name, classes).sizes[0] > 1 else []
+            except ProtocolError as error:
+                problem = error
         if not fitting:
-            make_protocol(asked[0], classes)  # raises, and says what would fit
-            raise ProtocolError(
-                f"{asked[0]!r} has a single class in its first task on {data}: there is nothing to learn."
-            )
-        return fitting
-
-
-def _fits(protocol: str, classes: int) -> bool:
-    try:
-        return make_protocol(protocol, classes).sizes[0] > 1
-    except ProtocolError:
-        return False
+            raise problem
+        return tuple(reversed(fitting))
 
 
 def read_request(words: Sequence[str]) -> tuple[tuple[str, ...], Request]:

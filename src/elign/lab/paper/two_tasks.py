@@ -10,9 +10,9 @@ import time
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, replace
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from rich.console import Console
@@ -27,22 +27,19 @@ from elign.lab.config.schema import ALIGNER_DEFAULTS, TREE, ModelConfig, RunConf
 from elign.lab.data.base import ImageData, first_of_each, load_dataset
 from elign.lab.data.memory import Memory
 from elign.lab.environment import derive_seed
-from elign.lab.evaluation.drift import Drift
 from elign.lab.evaluation.features import TaskLatents
 from elign.lab.evaluation.methods import METHODS, Prediction
-from elign.lab.evaluation.metrics import Row, curve, score
-from elign.lab.evaluation.statistics import difference_text, mean_std, mean_text, seeds_text
+from elign.lab.evaluation.metrics import Row, curve, difference_text, mean_std, score, seeds_text
+from elign.lab.evaluation.task_evaluation import Drift
 from elign.lab.paper.comparison import Measured, comparison_tables
-from elign.lab.paper.grid import Grid
 from elign.lab.paper.plan import Evaluation as PlannedEvaluation
-from elign.lab.paper.plan import Plan, Store, is_finished, jobs_of, missing_data, planned_evaluation, planned_run
-from elign.lab.paper.printed import numbers, printed_toy
-from elign.lab.paper.published import differences
-from elign.lab.paper.request import Request
+from elign.lab.paper.plan import Plan, Store, is_finished, planned_evaluation, planned_run, training_plan
+from elign.lab.paper.published import differences, numbers, printed_toy
+from elign.lab.paper.request import Grid, Request
 from elign.lab.report.run_groups import RunGroup
 from elign.lab.report.table import Cell, Column, Table
-from elign.lab.report.tables import TABLES
-from elign.lab.runs.experiment import BENCHMARKS, Classification, Evaluation, Experiment, aligner_settings
+from elign.lab.report.tables import TABLES, value_cell
+from elign.lab.runs.experiment import BENCHMARKS, Classification, Evaluation, Experiment
 from elign.lab.runs.launch import start_run
 from elign.lab.runs.run_dir import RunDir
 from elign.lab.training.trainer import Callback, Resume, TrainingProgress
@@ -312,21 +309,23 @@ class TwoTaskExperiment(Experiment):
         with_previous.heads[0] = learner.teacher.heads[0]
         rows.append(self._row("previous-model", with_previous, (previous, z_new), current.test_labels))
         eli.save(evaluation.target.aligner_file(number, "eli"))
-        drift = {name: asdict(_drift(z, z_old, previous)) for name, z in {"base": z_old, **moved}.items()}
+        drift = {
+            name: asdict(Drift.of(z, current=z_old, previous=previous)) for name, z in {"base": z_old, **moved}.items()
+        }
         methods = time.perf_counter() - start - fitting
         return rows, {"seconds": {"extract": extracting, "fit": fitting, "methods": methods}, "drift": drift}
 
     def _fit(self, latents: TaskLatents, z_old: Tensor, aligner: Any) -> tuple[dict[str, Aligner], dict[str, Tensor]]:
         """Return the fitted aligners, and the latents of old images that each of them has moved."""
-        seed, settings = self.config.seed, aligner_settings(aligner)
+        energy_seed, random_seed = (derive_seed(self.config.seed, name) for name in ("energy model", "random shift"))
         pairs = latents.pairs_previous, latents.pairs_current
-        eli = EnergyAligner(**settings.energy_options(), seed=derive_seed(seed, "energy model")).fit_latents(*pairs)
+        eli = EnergyAligner(**aligner.options_of(EnergyAligner), seed=energy_seed).fit_latents(*pairs)
         moved = {"eli": eli.trajectory(z_old)[-1]}
         length = (moved["eli"] - z_old).norm(dim=1).mean().item()
         baselines: dict[str, Aligner] = {
-            "ridge": Ridge(penalty=settings.ridge_penalty),
+            "ridge": Ridge(**aligner.options_of(Ridge)),
             "mean-shift": MeanShift(),
-            "random-shift": RandomShift(norm=length, seed=derive_seed(seed, "random shift")),
+            "random-shift": RandomShift(norm=length, seed=random_seed),
         }
         moved |= {name: each.fit_latents(*pairs).align(z_old) for name, each in baselines.items()}
         return {"eli": eli, **baselines}, moved
@@ -335,26 +334,13 @@ class TwoTaskExperiment(Experiment):
     def _row(self, name: str, model: TwoHeads, latents: Sequence[Tensor], labels: Tensor) -> Row:
         """Score latents of the test images of each task, each classified by the head of its task."""
         sizes = self.protocol.sizes[: len(latents)]
-        parts = [model.heads[task](z) for task, z in enumerate(latents)]
-        return score(METHODS[name], Prediction(_block_diagonal(parts), "fc"), labels, task_sizes=sizes)
-
-
-def _block_diagonal(parts: Sequence[Tensor]) -> Tensor:
-    """Return logits of all classes: those of other tasks than the image's own are never chosen."""
-    scores = torch.full((sum(map(len, parts)), sum(part.shape[1] for part in parts)), -torch.inf)
-    row = column = 0
-    for part in parts:
-        scores[row : row + len(part), column : column + part.shape[1]] = part
-        row, column = row + len(part), column + part.shape[1]
-    return scores
-
-
-def _drift(z: Tensor, current: Tensor, previous: Tensor) -> Drift:
-    return Drift(
-        distance=float((z - previous).norm(dim=1).mean()),
-        cosine_distance=float((1 - F.cosine_similarity(z, previous, dim=1)).mean()),
-        moved=float((z - current).norm(dim=1).mean()),
-    )
+        # Logits of other tasks' classes than the image's own are never chosen.
+        scores, row = torch.full((len(labels), sum(sizes)), -torch.inf), 0
+        for task, z in enumerate(latents):
+            classes = self.protocol.tasks[task]
+            scores[row : row + len(z), classes.start : classes.stop] = model.heads[task](z)
+            row += len(z)
+        return score(METHODS[name], Prediction(scores, "fc"), labels, task_sizes=sizes)
 
 
 METHOD_TEXTS: Mapping[str, tuple[str, str]] = {
@@ -378,46 +364,44 @@ def task1_accuracy(rows: Sequence[Row], name: str) -> float:
 @TABLES.register(TWO_TASK)
 def two_task_table(groups: Sequence[RunGroup]) -> Table | None:
     """Return the accuracies on task 1 of finished two-task experiments, beside the paper's where it has them."""
-    found = [group for group in groups if group.runs[0].metadata["benchmark"] == TWO_TASK and group.tasks == 2]
+    found = [
+        (group, {name: [task1_accuracy(run.rows, name) for run in group.runs] for name in METHOD_TEXTS})
+        for group in groups
+        if group.runs[0].metadata["benchmark"] == TWO_TASK and group.tasks == 2
+    ]
     if not found:
         return None
-    seeds, several = len(found[0].runs), len(found) > 1
-    values = [
-        {name: [task1_accuracy(run.rows, name) for run in group.runs] for name in METHOD_TEXTS} for group in found
-    ]
+    seeds, several = len(found[0][0].runs), len(found) > 1
+    paper = ["paper (%)"] if any(_printed(group.config) for group, _ in found) else []
+    measured = "mean ± std (%)" if seeds > 1 else "accuracy (%)"
     table = Table(
         "Accuracy on task 1",
-        [
-            *(Column("method", "left"), "mean ± std (%)" if seeds > 1 else "accuracy (%)"),
-            *(["paper (%)"] if any(_printed(group.config) for group in found) else []),
-            Column("what it is", "left"),
-        ],
+        [Column("method", "left"), measured, *paper, Column("what it is", "left")],
         caption=f"{_TASK_NOTE.format('row')}; {seeds_text(seeds)}",
         footnotes=[
             f"{f'{group.name}: ' if several else ''}{sentence}"
-            for group, of in zip(found, values, strict=True)
-            for sentence in two_task_summary(of)
+            for group, values in found
+            for sentence in two_task_summary(values)
         ],
     )
-    for group, of in zip(found, values, strict=True):
+    for group, values in found:
+        printed = _printed(group.config)
         for name, (_, text) in METHOD_TEXTS.items():
-            printed = _printed(group.config).get(name)
-            shown = [None if printed is None else Cell(f"{printed:g}", printed)] if len(table.columns) > 3 else []
-            cells = (name, Cell(mean_text(of[name]), mean_std(of[name]).mean), *shown, text)
-            table.add(*cells, group=group.name if several else "", style="mark" if name == "eli" else "")
+            beside = [Cell(f"{printed[name]:g}", printed[name]) if name in printed else None] if paper else []
+            style: Literal["mark", ""] = "mark" if name == "eli" else ""
+            table.add(name, value_cell(values[name]), *beside, text, group=group.name if several else "", style=style)
     return table
 
 
 def two_task_summary(values: Mapping[str, Sequence[float]]) -> list[str]:
     """Say what was forgotten, what ELI and the best baseline bring back, from the accuracies over seeds by name."""
     means = {name: mean_std(each).mean for name, each in values.items()}
-    before, after, eli = means["previous model"], means["base"], means["eli"]
     gain, agreement = difference_text(values["eli"], values["base"])
     best = max(("ridge", "mean-shift", "random-shift"), key=means.__getitem__)
     lead, of_seeds = difference_text(values[best], values["eli"])
     return [
-        f"Accuracy on task 1 is {before:.1f} % after task 1 and {after:.1f} % after task 2.",
-        f"ELI changes it to {eli:.1f} %: {gain:+.1f} points, {agreement}.",
+        f"Accuracy on task 1 is {means['previous model']:.1f} % after task 1 and {means['base']:.1f} % after task 2.",
+        f"ELI changes it to {means['eli']:.1f} %: {gain:+.1f} points, {agreement}.",
         f"The best baseline, {best}, reaches {means[best]:.1f} %: {lead:+.1f} points compared with ELI, {of_seeds}.",
     ]
 
@@ -436,14 +420,7 @@ def _printed(config: Mapping[str, Any]) -> dict[str, float]:
 def run_seeds(
     config: TwoTaskConfig, seeds: Sequence[int], folder: Path, console: Console, *, typed: Sequence[str] = ()
 ) -> list[RunDir]:
-    """Run seeds that are not finished, each in a folder of its own.
-
-    Args:
-        config: Of all seeds.
-        seeds: The seeds.
-        folder: Gets a folder for each seed.
-        console: For the progress.
-        typed: What the user typed, to be kept for readers.
+    """Run seeds that are not finished, each in a folder of its own; `typed` is kept for readers.
 
     Raises:
         RunError: A folder holds another run.
@@ -464,40 +441,27 @@ def two_task_plan(name: str, grid: Grid, request: Request) -> Plan:
     request, remarks = request.reduced(name, takes=("data.data_dir",), data=DATA)
     dims = grid.smoke_dimensions if request.smoke else grid.dimensions
     data_sets = request.data or (("digits",) if request.smoke else grid.data)
-    lines = [(data, dim, _over_seeds(request, data, dim)) for data in data_sets for dim in dims]
-    store = Store(request.out, TWO_TASK)
+    lines: dict[tuple[str, int], list[PlannedEvaluation]] = {}
+    for data, dim in product(data_sets, dims):
+        own = replace(request, settings=(*request.settings, f"model.latent_dim={dim}"))
+        runs = (planned_run(own, TWO_TASK, "finetune", data, "equal-2", seed) for seed in range(request.seeds))
+        named = (replace(run, learner="toy", protocol=f"latent-{dim}") for run in runs)
+        lines[data, dim] = [planned_evaluation(run) for run in named]
 
-    def tables() -> list[Table]:
-        store.refresh()
+    def tables(store: Store) -> list[Table]:
         measured = []
-        for data, dim, evaluations in lines:
+        for (data, dim), evaluations in lines.items():
             rows = [store.rows(each) for each in evaluations]
-            values = {each: tuple(task1_accuracy(seed, each) for seed in rows) for each in METHOD_TEXTS}
-            base, aligned = values.pop("base"), values.pop("eli")
+            values = {each: [task1_accuracy(seed, each) for seed in rows] for each in METHOD_TEXTS}
             baselines = {each: values[each] for each in ("mean-shift", "ridge", "random-shift", "previous model")}
-            measured.append(Measured((data, str(dim)), base, aligned, baselines, printed_toy(dim)))
-        notes = (_scale(request, lines), _TASK_NOTE.format("column"))
-        headings = ("data", "dimension")
-        return comparison_tables(
-            grid.title, headings, measured, aligned="eli", notes=notes, command=request.command(name)
-        )
+            measured.append(Measured((data, str(dim)), values["base"], values["eli"], baselines, printed_toy(dim)))
+        # The paper's runs are on MNIST with one seed.
+        published = (TwoTaskExperiment.compose(["data=mnist", f"model.latent_dim={dim}"]) for _, dim in lines)
+        found = differences(zip((each[0].config for each in lines.values()), published, strict=True))
+        scale = f", not the paper's: {'; '.join(found)}" if found else ": the published settings"
+        notes = (f"preset={request.preset}{scale}; the paper prints one run", _TASK_NOTE.format("column"))
+        headings, command = ("data", "dimension"), request.command(name)
+        return comparison_tables(grid.title, headings, measured, aligned="eli", notes=notes, command=command)
 
-    jobs = jobs_of(list(chain.from_iterable(evaluations for _, _, evaluations in lines)), store)
-    missing = missing_data([evaluations[0] for _, _, evaluations in lines])
-    return Plan(name, grid.title, jobs, tables, request, remarks, missing)
-
-
-def _over_seeds(request: Request, data: str, dim: int) -> tuple[PlannedEvaluation, ...]:
-    own = replace(request, settings=(*request.settings, f"model.latent_dim={dim}"))
-    runs = (planned_run(own, TWO_TASK, "finetune", data, "equal-2", seed) for seed in range(request.seeds))
-    return tuple(planned_evaluation(replace(run, learner="toy", protocol=f"latent-{dim}")) for run in runs)
-
-
-def _scale(request: Request, lines: Sequence[tuple[str, int, tuple[PlannedEvaluation, ...]]]) -> str:
-    """Say how the runs differ from the paper's, which are on MNIST with one seed."""
-    published = [TwoTaskExperiment.compose(["data=mnist", f"model.latent_dim={dim}"]) for _, dim, _ in lines]
-    found = differences(zip((evaluations[0].config for _, _, evaluations in lines), published, strict=True))
-    seeds = "the paper prints one run"
-    if not found:
-        return f"preset={request.preset}: the published settings; {seeds}"
-    return f"preset={request.preset}, not the paper's: {'; '.join(found)}; {seeds}"
+    plan = training_plan(name, grid, request, TWO_TASK, [*chain.from_iterable(lines.values())], tables)
+    return replace(plan, remarks=remarks)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from markupsafe import Markup
@@ -12,16 +12,12 @@ from PIL import Image
 from torch import Tensor
 
 from elign.lab.evaluation.methods import METHODS, marked
-from elign.lab.report.rendering import render_part
 from elign.lab.report.run_groups import RunGroup
+from elign.lab.report.table import render
 from elign.lab.storage import read_tensors
 
 LEAST_SCORE = 0.3
 """Detections of lower scores are not drawn."""
-_FILE = "pictures.safetensors"
-
-Detections = tuple[Tensor, Tensor, Tensor]
-"""Boxes, scores and labels."""
 
 
 def pictures_html(group: RunGroup) -> Markup | None:
@@ -32,55 +28,36 @@ def pictures_html(group: RunGroup) -> Markup | None:
     """
     run = group.runs[0]
     try:
-        tensors, metadata = read_tensors(run.folder.task(group.tasks - 1) / _FILE)
+        tensors, metadata = read_tensors(run.folder.task(group.tasks - 1) / "pictures.safetensors")
     except FileNotFoundError:
         return None
-    names = [str(name) for name in run.metadata["classes"]]
-    old_classes = sum(group.sizes[: group.tasks - 1])
-    rows = []
-    for place in range(metadata["count"]):
-        image, boxes, labels = (tensors[f"{place}.{part}"] for part in ("image", "boxes", "labels"))
-        there = [(box.tolist(), names[int(label)]) for box, label in zip(boxes, labels, strict=True)]
-        rows.append(
-            [
-                _picture(f"Image {place + 1}, {marked(method)}", image, there, found, names, old_classes)
-                for method in METHODS
-                if (found := _detections(tensors, f"{place}.{method}")) is not None
-            ]
-        )
+    rows = [
+        [
+            _picture(f"Image {place + 1}, {marked(method)}", f"{place}", f"{place}.{method}", tensors, group)
+            for method in METHODS
+            if f"{place}.{method}.boxes" in tensors
+        ]
+        for place in range(metadata["count"])
+    ]
     note = (
         f"Seed {run.seed}, after task {group.tasks}: the first test images that show an old object, with detections "
         f"of a score of at least {LEAST_SCORE:g}."
     )
-    return render_part("pictures", note, rows)
+    return render("pictures", note, rows)
 
 
-def _detections(tensors: dict[str, Tensor], start: str) -> Detections | None:
-    if f"{start}.boxes" not in tensors:
-        return None
-    return tensors[f"{start}.boxes"], tensors[f"{start}.scores"], tensors[f"{start}.labels"]
-
-
-def _picture(
-    title: str,
-    image: Tensor,
-    there: Sequence[tuple[list[float], str]],
-    found: Detections,
-    names: Sequence[str],
-    old_classes: int,
-) -> dict[str, Any]:
-    """Return what the template needs to draw one image with the boxes of one method."""
+def _picture(title: str, there: str, found: str, tensors: Mapping[str, Tensor], group: RunGroup) -> dict[str, Any]:
+    """Return what the template needs to draw an image, its objects (`there`) and what a method `found`."""
+    names, old_classes = group.runs[0].metadata["classes"], sum(group.sizes[: group.tasks - 1])
+    image = tensors[f"{there}.image"]
     _, height, width = image.shape
-    shown = [
-        (box.tolist(), int(label), float(score))
-        for box, score, label in zip(*found, strict=True)
-        if float(score) >= LEAST_SCORE
-    ]
-    said = ", ".join(f"{names[label]} {score:.2f}" for _, label, score in shown) or "nothing"
-    objects = ", ".join(name for _, name in there) or "nothing"
-    boxes, labels = [_rectangle(box, "there") for box, _ in there], []
+    parts = (tensors[f"{found}.{part}"].tolist() for part in ("boxes", "scores", "labels"))
+    shown = [each for each in zip(*parts, strict=True) if each[1] >= LEAST_SCORE]
+    said = ", ".join(f"{names[label]} {score:.2f}" for _, score, label in shown) or "nothing"
+    objects = ", ".join(str(names[label]) for label in tensors[f"{there}.labels"].tolist()) or "nothing"
+    boxes, labels = [_rectangle(box, "there") for box in tensors[f"{there}.boxes"].tolist()], []
     # The best last: where boxes meet, later ones cover earlier ones.
-    for box, label, score in sorted(shown, key=lambda each: each[2]):
+    for box, score, label in sorted(shown, key=lambda each: each[1]):
         kind = "old" if label < old_classes else "new"
         boxes.append(_rectangle(box, kind))
         labels.append(_label(box, f"{names[label]} {score:.2f}", kind, width, height))

@@ -14,17 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elign.lab.evaluation.methods import METHODS, default_of, marked
-from elign.lab.evaluation.statistics import deviation, mean_text
-from elign.lab.report.run_groups import (
-    MASK,
-    ORACLE,
-    PREVIOUS,
-    RunGroup,
-    baselines,
-    free_eli,
-    label_note,
-    measure_of,
-)
+from elign.lab.evaluation.metrics import deviation, mean_text
+from elign.lab.report.run_groups import MASK, ORACLE, PREVIOUS, RunGroup, label_note, measure_of
 
 PALETTE: Mapping[str, tuple[str, str]] = {
     # name: (light, dark)
@@ -84,8 +75,10 @@ def palette_css() -> str:
 
     The system's preference decides; `data-theme` on the root element, set by the page's button, overrules it.
     """
-    day = "".join(f"--{name}:{colours[0]};" for name, colours in PALETTE.items()) + "color-scheme:light;"
-    night = "".join(f"--{name}:{colours[1]};" for name, colours in PALETTE.items()) + "color-scheme:dark;"
+    day, night = (
+        "".join(f"--{name}:{colours[place]};" for name, colours in PALETTE.items()) + f"color-scheme:{scheme};"
+        for place, scheme in enumerate(("light", "dark"))
+    )
     return (
         f":root{{{day}}}\n"
         f"@media (prefers-color-scheme: dark){{:root:not([data-theme=light]){{{night}}}}}\n"
@@ -101,15 +94,7 @@ LEGEND_ABOVE: Spec = {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"
 
 @dataclass(frozen=True)
 class Frames:
-    """What changes when the slider of a figure moves.
-
-    Args:
-        traces: The traces that change.
-        x: Places, for each step and trace.
-        y: The same.
-        symbols: Of each point.
-        texts: What is said about each step.
-    """
+    """What changes when the slider of a figure moves: of each step, positions and symbols of each trace, and a text."""
 
     traces: list[int]
     x: list[list[list[float | None]]]
@@ -148,9 +133,9 @@ class Figure:
         if self.frames is None:
             return self
         data = [dict(trace) for trace in self.data]
-        for place, number in enumerate(self.frames.traces):
-            symbols = {**data[number]["marker"], "symbol": self.frames.symbols[step][place]}
-            data[number] |= {"x": self.frames.x[step][place], "y": self.frames.y[step][place], "marker": symbols}
+        steps = (self.frames.x[step], self.frames.y[step], self.frames.symbols[step])
+        for number, x, y, symbols in zip(self.frames.traces, *steps, strict=True):
+            data[number] |= {"x": x, "y": y, "marker": {**data[number]["marker"], "symbol": symbols}}
         title = {"text": plotly_text(self.frames.texts[step]).replace(", ", "<br>", 1)}
         return replace(self, data=data, layout={**self.layout, "title": title}, frames=None)
 
@@ -195,23 +180,25 @@ def plotly_text(text: str) -> str:
     return escape(text, quote=False)
 
 
-def _line(
-    name: str, x: Sequence[float], y: Sequence[float | None], texts: Sequence[str], colour: str, dash: str
-) -> Spec:
-    return {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "name": name,
-        "x": list(x),
-        "y": list(y),
-        "text": list(texts),
-        "line": {"color": colour, "dash": dash, "width": 2.2},
-        "marker": {"color": colour, "size": 6},
-        "hovertemplate": f"{plotly_text(name)}, %{{text}}<extra></extra>",
-    }
+def scatter(x: Sequence[float | None], y: Sequence[float | None], mode: str = "markers", **more: object) -> Spec:
+    """Return a trace of points or lines."""
+    return {"type": "scatter", "mode": mode, "x": list(x), "y": list(y), **more}
 
 
-def _bars(values: Sequence[Sequence[float]], colour: str) -> Spec:
+def _line(name: str, x: Sequence[float], y: Sequence[float | None], colour: str, dash: str, **more: object) -> Spec:
+    return scatter(
+        x,
+        y,
+        "lines+markers",
+        name=name,
+        line={"color": colour, "dash": dash, "width": 2.2},
+        marker={"color": colour, "size": 6},
+        hovertemplate=f"{plotly_text(name)}, %{{text}}<extra></extra>",
+        **more,
+    )
+
+
+def _error_bars(values: Sequence[Sequence[float]], colour: str) -> Spec:
     """Return error bars of one standard deviation."""
     return {
         "type": "data",
@@ -223,31 +210,13 @@ def _bars(values: Sequence[Sequence[float]], colour: str) -> Spec:
     }
 
 
-def _band(means: Sequence[float], deviations: Sequence[float], tasks: Sequence[int], colour: str, group: str) -> Spec:
-    upper = [mean + reach for mean, reach in zip(means, deviations, strict=True)]
-    lower = [mean - reach for mean, reach in zip(means, deviations, strict=True)]
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "x": [*tasks, *reversed(tasks)],
-        "y": floats([*upper, *reversed(lower)], 2),
-        "fill": "toself",
-        "fillcolor": f"{colour}/0.14",
-        "line": {"width": 0},
-        "hoverinfo": "skip",
-        "showlegend": False,
-        "legendgroup": group,
-    }
-
-
 def main_methods(group: RunGroup) -> dict[str, tuple[str, str]]:
     """Return the few methods that figures follow, those that the group has, with label and dash."""
-    free, baseline = group.best(free_eli()), group.best(baselines(uses_labels=False))
     chosen = {
-        default_of(group.methods()): ("label-free default", "solid"),
+        group.default: ("label-free default", "solid"),
         "base": ("", "solid"),
-        free: ("best label-free ELI", "dash"),
-        baseline: ("best label-free baseline", "dash"),
+        group.best_eli(): ("best label-free ELI", "dash"),
+        group.best_baseline(): ("best label-free baseline", "dash"),
         ORACLE: ("", "solid"),
         MASK: ("", "dash"),
         PREVIOUS: ("", "dot"),
@@ -262,23 +231,24 @@ def main_methods(group: RunGroup) -> dict[str, tuple[str, str]]:
 
 def curves_figure(group: RunGroup) -> Figure:
     """Draw the accuracy after each task of the main methods."""
-    tasks, names = list(range(1, group.tasks + 1)), group.metric_names
+    tasks, names, several = list(range(1, group.tasks + 1)), group.metric_names, len(group.runs) > 1
     classes = list(accumulate(group.sizes))[: group.tasks]
-    several = len(group.runs) > 1
     data: list[Spec] = []
     said: list[str] = []
     for name, (label, dash) in main_methods(group).items():
-        by_task = list(zip(*group.curves(name), strict=True))
+        by_task, colour = list(zip(*group.curves(name), strict=True)), method_colour(name)
         means = [statistics.fmean(values) for values in by_task]
-        colour = method_colour(name)
         # Six bands over each other cannot be told apart: dashed lines have none.
         if several and dash == "solid":
-            data.append(_band(means, [deviation(values) for values in by_task], tasks, colour, name))
+            reach = np.asarray([deviation(values) for values in by_task])
+            edge = floats([*(means + reach), *reversed(means - reach)], 2)
+            look: Spec = {"fill": "toself", "fillcolor": f"{colour}/0.14", "line": {"width": 0}, "hoverinfo": "skip"}
+            data.append(scatter([*tasks, *reversed(tasks)], edge, "lines", legendgroup=name, showlegend=False, **look))
         texts = [
             f"task {task}: {mean_text(values)} % of {seen} classes"
             for task, values, seen in zip(tasks, by_task, classes, strict=True)
         ]
-        data.append({**_line(label, tasks, floats(means, 2), texts, colour, dash), "legendgroup": name})
+        data.append(_line(label, tasks, floats(means, 2), colour, dash, text=texts, legendgroup=name))
         said.append(f"{label}: {', '.join(f'{mean:.1f}' for mean in means)}")
     shaded = " Shaded: one standard deviation over the seeds, for solid lines." if several else ""
     return Figure(
@@ -300,7 +270,7 @@ def comparison_figure(groups: Sequence[RunGroup]) -> Figure:
     """Draw the average accuracy of the main methods, one line of dots for each group."""
     measure = measure_of(groups)
     default = default_of({name for group in groups for name in group.methods()})
-    looks = (
+    series = (
         ("base", "base", method_colour("base"), "circle"),
         (default, f"{default} (label-free default)", method_colour(default), "square"),
         (ORACLE, marked(ORACLE), method_colour(ORACLE), "circle-open"),
@@ -309,36 +279,30 @@ def comparison_figure(groups: Sequence[RunGroup]) -> Figure:
     )
     data: list[Spec] = []
     said: list[list[str]] = [[] for _ in groups]
-    for method, label, colour, symbol in looks:
+    for method, label, colour, symbol in series:
         points: list[tuple[int, str, list[float]]] = []
         for row, group in enumerate(groups):
-            name = method or group.best(free_eli())
+            name = method or group.best_eli()
             if name and (values := group.values(name)):
-                points.append((row, f"{marked(name)} {mean_text(values)} %", values))
                 said[row].append(f"{marked(name)} {mean_text(values)}")
+                points.append((row, f"{said[row][-1]} %", values))
         if points:
-            data.append(
-                {
-                    "type": "scatter",
-                    "mode": "markers",
-                    "name": label,
-                    "x": [round(statistics.fmean(values), 2) for _, _, values in points],
-                    "y": [row for row, _, _ in points],
-                    "error_x": _bars([values for _, _, values in points], colour),
-                    "text": [text for _, text, _ in points],
-                    "marker": {"color": colour, "size": 11, "symbol": symbol, "line": {"width": 2, "color": colour}},
-                    "hovertemplate": "%{text}<extra></extra>",
-                }
+            rows, texts, several = zip(*points, strict=True)
+            trace = scatter(
+                [round(statistics.fmean(values), 2) for values in several],
+                rows,
+                name=label,
+                error_x=_error_bars(several, colour),
+                text=list(texts),
+                marker={"color": colour, "size": 11, "symbol": symbol, "line": {"width": 2, "color": colour}},
+                hovertemplate="%{text}<extra></extra>",
             )
+            data.append(trace)
     labels = ["<br>".join(map(escape, textwrap.wrap(group.name, _LABEL_WIDTH))) for group in groups]
     numbers = "; ".join(f"{group.name}: {', '.join(each)}" for group, each in zip(groups, said, strict=True))
     return Figure(
         data,
-        layout(
-            xaxis=axis(f"average {measure} (%)", zeroline=False),
-            yaxis=_row_axis(labels),
-            legend=LEGEND_ABOVE,
-        ),
+        layout(xaxis=axis(f"average {measure} (%)", zeroline=False), yaxis=_row_axis(labels), legend=LEGEND_ABOVE),
         f"Dot plot of the average {measure} in % of each experiment. {numbers}.",
         f"Average {measure} over tasks, the first included; bars: one standard deviation over the seeds. "
         f"{label_note(groups)}",
@@ -348,50 +312,46 @@ def comparison_figure(groups: Sequence[RunGroup]) -> Figure:
 
 def averages_figure(group: RunGroup) -> Figure:
     """Draw the average accuracy of the main methods as bars, one dot for each seed."""
-    shown = {name: group.values(name) for name in main_methods(group)}
-    rows, several = list(range(len(shown))), len(group.runs) > 1
-    # Equal values of several seeds must not hide each other.
-    offsets = [0.4 * (place + 0.5) / len(group.runs) - 0.2 for place in range(len(group.runs))]
+    shown = {marked(name): group.values(name) for name in main_methods(group)}
+    rows, seeds, measure = list(range(len(shown))), len(group.runs), group.metric_names.measure
     bars: Spec = {
         "type": "bar",
         "orientation": "h",
         "y": rows,
         "x": [round(statistics.fmean(values), 3) for values in shown.values()],
-        "text": [marked(name) for name in shown],
+        "text": list(shown),
         "textposition": "none",
-        "marker": {"color": [method_colour(name) for name in shown], "opacity": 0.55},
+        "marker": {"color": [method_colour(name) for name in main_methods(group)], "opacity": 0.55},
         "hovertemplate": "%{text}: mean %{x:.1f} %<extra></extra>",
         "showlegend": False,
     }
-    dots: Spec = {
-        "type": "scatter",
-        "mode": "markers",
-        "y": [round(row + offset, 3) for row in rows for offset in offsets],
-        "x": [round(value, 3) for values in shown.values() for value in values],
-        "text": [f"{marked(name)}, seed {seed}" for name in shown for seed in group.seeds],
-        "marker": {"color": "@page", "size": 7, "line": {"color": "@mark", "width": 1.4}},
-        "hovertemplate": "%{text}: %{x:.1f} %<extra></extra>",
-        "showlegend": False,
-    }
+    dots = scatter(
+        [round(value, 3) for values in shown.values() for value in values],
+        # Equal values of several seeds must not hide each other.
+        [round(row + 0.4 * (place + 0.5) / seeds - 0.2, 3) for row in rows for place in range(seeds)],
+        text=[f"{name}, seed {seed}" for name in shown for seed in group.seeds],
+        marker={"color": "@page", "size": 7, "line": {"color": "@mark", "width": 1.4}},
+        hovertemplate="%{text}: %{x:.1f} %<extra></extra>",
+        showlegend=False,
+    )
     numbers = [
         # Beside the bars, where no dot can cross it.
         {"xref": "paper", "x": 1, "xshift": 8, "xanchor": "left", "y": row, "yref": "y", "showarrow": False}
         | {"text": f"<b>{mean_text(values)}</b>", "font": {"size": 12, "color": "@ink"}}
         for row, values in enumerate(shown.values())
     ]
-    said = "; ".join(f"{marked(name)} {mean_text(values)} %" for name, values in shown.items())
-    measure = group.metric_names.measure
+    said = "; ".join(f"{name} {mean_text(values)} %" for name, values in shown.items())
     return Figure(
         [bars, dots],
         layout(
             xaxis=axis(f"average {measure} (%)", range=[0, 101]),
-            yaxis=_row_axis([plotly_text(marked(name)) for name in shown], showgrid=False),
+            yaxis=_row_axis([plotly_text(name) for name in shown], showgrid=False),
             annotations=numbers,
             margin={"l": 8, "r": 92, "t": 12, "b": 8},
             bargap=0.35,
         ),
         f"Bar chart of the average {measure} over tasks: {said}.",
-        f"Average {measure} over tasks, the first included{'; each dot is one seed' if several else ''}. "
+        f"Average {measure} over tasks, the first included{'; each dot is one seed' if seeds > 1 else ''}. "
         f"{label_note([group])}",
     )
 
@@ -403,15 +363,14 @@ NUMBERED_TASKS = 11
 
 def matrix_figure(group: RunGroup, method: str) -> Figure:
     """Draw the accuracy on the classes of each task (across) after each task (down)."""
-    metric_names = group.metric_names
-    matrix = group.matrix(method)
+    names, matrix, title = group.metric_names, group.matrix(method), marked(method)
     tasks = [str(number) for number in range(1, len(matrix) + 1)]
     numbers = len(matrix) <= NUMBERED_TASKS
     trace: Spec = {
         "type": "heatmap",
         "x": tasks,
         "y": tasks,
-        "z": [floats(np.asarray(line), 2) + [None] * (len(matrix) - len(line)) for line in matrix],
+        "z": [floats(line, 2) + [None] * (len(matrix) - len(line)) for line in matrix],
         "zmin": 0,
         "zmax": 100,
         "xgap": 1,
@@ -421,27 +380,21 @@ def matrix_figure(group: RunGroup, method: str) -> Figure:
         "showscale": not numbers,
         "colorbar": {"thickness": 10, "outlinewidth": 0},
         "hovertemplate": "task %{x} after task %{y}: %{z:.1f} %<extra></extra>",
+        **({"texttemplate": "%{z:.0f}", "textfont": {"size": 12}} if numbers else {}),
     }
-    if numbers:
-        trace |= {"texttemplate": "%{z:.0f}", "textfont": {"size": 12}}
     last = ", ".join(f"{value:.1f}" for value in matrix[-1])
     learned = ", ".join(f"{line[-1]:.1f}" for line in matrix)
     return Figure(
         [trace],
         layout(
-            title={
-                "text": f"<b>{plotly_text(marked(method))}</b>",
-                "font": {"size": 14},
-                "x": 0.02,
-                "y": 0.98,
-            },
-            xaxis=axis(f"{metric_names.of_task} of task", type="category", showgrid=False),
+            title={"text": f"<b>{plotly_text(title)}</b>", "font": {"size": 14}, "x": 0.02, "y": 0.98},
+            xaxis=axis(f"{names.of_task} of task", type="category", showgrid=False),
             yaxis=axis("after task", type="category", autorange="reversed", showgrid=False),
             margin={"l": 8, "r": 8, "t": 34, "b": 8},
         ),
-        f"{metric_names.measure.capitalize()} matrix of {marked(method)} in %. Each task when it was learned: "
+        f"{names.measure.capitalize()} matrix of {title} in %. Each task when it was learned: "
         f"{learned}. The same tasks after the last one: {last}.",
-        f"{marked(method)}: a column shows how the {metric_names.measure} on the {metric_names.of_task} of one task "
+        f"{title}: a column shows how the {names.measure} on the {names.of_task} of one task "
         "changes as further tasks are learned.",
         kind="matrix",
     )
@@ -456,13 +409,13 @@ def drift_figure(group: RunGroup) -> Figure:
         by_task = list(zip(*runs, strict=True))
         means = [statistics.fmean(values) for values in by_task]
         label = "no aligner (base)" if name == "base" else name
-        colour = f"@{_ALIGNER_COLOURS.get(name, 'soft')}"
+        colour, dash = f"@{_ALIGNER_COLOURS.get(name, 'soft')}", "solid" if name in ("base", "eli") else "dash"
         said.append(f"{label}: {', '.join(f'{mean:.3g}' for mean in means)}")
         # Side by side, so that error bars do not cover each other.
         places = [round(task + 0.03 * (number - (len(drifts) - 1) / 2), 3) for task in tasks]
         texts = [f"task {task}: {mean_text(each, 2)}" for task, each in zip(tasks, by_task, strict=True)]
-        line = _line(label, places, floats(means, 4), texts, colour, "solid" if name in ("base", "eli") else "dash")
-        data.append({**line, "error_y": _bars(by_task, colour)})
+        errors = _error_bars(by_task, colour)
+        data.append(_line(label, places, floats(means, 4), colour, dash, text=texts, error_y=errors))
     bars = " Bars: one standard deviation over the seeds." if len(group.runs) > 1 else ""
     return Figure(
         data,
@@ -519,49 +472,46 @@ def _range(values: Iterable[float]) -> list[float]:
 def trade_off_figure(group: RunGroup) -> Figure:
     """Draw the accuracy on old against that on new classes, one point for each method."""
     measure = group.metric_names.measure
-    points_of = {
+    points = {
         name: (statistics.fmean(old), statistics.fmean(new))
         for name in group.summaries()
         if (old := group.values(name, "old")) and (new := group.values(name, "new"))
     }
-    places = label_places(points_of, list(main_methods(group)))
+    places = label_places(points, list(main_methods(group)))
     data: list[Spec] = []
     said: list[str] = []
     for number, heading in enumerate(dict.fromkeys(method.group for method in METHODS.values())):
-        symbol = _SYMBOLS[number % len(_SYMBOLS)]
-        points = [(name, *place) for name, place in points_of.items() if METHODS[name].group == heading]
-        said += [f"{marked(name)} {old:.1f} and {new:.1f}" for name, old, new in points]
-        if not points:
+        names = [name for name in points if METHODS[name].group == heading]
+        said += [f"{marked(name)} {points[name][0]:.1f} and {points[name][1]:.1f}" for name in names]
+        if not names:
             continue
-        colours = [method_colour(name) for name, _, _ in points]
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "markers+text",
-                "name": heading,
-                "x": [round(old, 2) for _, old, _ in points],
-                "y": [round(new, 2) for _, _, new in points],
-                "text": [marked(name) if name in places else "" for name, _, _ in points],
-                "customdata": [marked(name) for name, _, _ in points],
-                "textposition": [f"{places.get(name, 'bottom')} center" for name, _, _ in points],
-                "textfont": {"size": 11, "color": "@ink"},
-                "cliponaxis": False,
-                "marker": {
-                    "color": colours,
-                    "size": 11,
-                    "symbol": [f"{symbol}-open" if METHODS[name].uses_labels else symbol for name, _, _ in points],
-                    "line": {"width": 2, "color": colours},
-                },
-                "hovertemplate": "%{customdata}: old %{x:.1f} %, new %{y:.1f} %<extra></extra>",
-            }
+        symbol, colours = _SYMBOLS[number % len(_SYMBOLS)], [method_colour(name) for name in names]
+        trace = scatter(
+            [round(points[name][0], 2) for name in names],
+            [round(points[name][1], 2) for name in names],
+            "markers+text",
+            name=heading,
+            text=[marked(name) if name in places else "" for name in names],
+            customdata=[marked(name) for name in names],
+            textposition=[f"{places.get(name, 'bottom')} center" for name in names],
+            textfont={"size": 11, "color": "@ink"},
+            cliponaxis=False,
+            marker={
+                "color": colours,
+                "size": 11,
+                "symbol": [f"{symbol}-open" if METHODS[name].uses_labels else symbol for name in names],
+                "line": {"width": 2, "color": colours},
+            },
+            hovertemplate="%{customdata}: old %{x:.1f} %, new %{y:.1f} %<extra></extra>",
         )
+        data.append(trace)
+    x, y = (
+        axis(f"{measure} on {part} classes (%)", zeroline=False, range=_range(each[place] for each in points.values()))
+        for place, part in enumerate(("old", "new"))
+    )
     return Figure(
         data,
-        layout(
-            xaxis=axis(f"{measure} on old classes (%)", zeroline=False, range=_range(x for x, _ in points_of.values())),
-            yaxis=axis(f"{measure} on new classes (%)", zeroline=False, range=_range(y for _, y in points_of.values())),
-            legend=LEGEND_ABOVE,
-        ),
+        layout(xaxis=x, yaxis=y, legend=LEGEND_ABOVE),
         f"Scatter plot of {measure} in % on old and on new classes, averaged over the tasks after the first: "
         f"{'; '.join(said)}.",
         "Each point is a method: further right it forgets less, further up it learns more. Open marks use test "

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from elign.lab.evaluation.methods import MARK, METHODS
+from elign.lab.evaluation.methods import MARK, METHODS, default_of
 from elign.lab.evaluation.methods.base import BASELINES, ORACLES
 from elign.lab.evaluation.metrics import (
     HEAD,
@@ -24,9 +24,8 @@ from elign.lab.evaluation.metrics import (
     metric_names_of,
     summarise,
 )
-from elign.lab.runs.describe import protocol_text
 from elign.lab.runs.experiment import benchmark_of, version_note
-from elign.lab.runs.run_dir import RunDir, RunError, resume_command
+from elign.lab.runs.run_dir import RunDir, RunError, protocol_text, resume_command
 from elign.utils.errors import ElignError
 
 ORACLE, MASK, PREVIOUS = "eli/oracle", "oracle-mask", "previous-model"
@@ -37,14 +36,7 @@ _NOT_TOLD_APART = ("seed", "out", "start_from", "preset")
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """The results of one run so far.
-
-    Args:
-        folder: Where it is.
-        metadata: Configuration, versions, machine.
-        rows: One for each finished task, method and classifier.
-        tasks: Metadata of each finished task.
-    """
+    """The results of one run so far: its rows, and the metadata of the run and of each finished task."""
 
     folder: RunDir
     metadata: dict[str, Any]
@@ -86,6 +78,11 @@ class RunGroup:
         """The configuration of the first run."""
         return dict(self.runs[0].metadata["config"])
 
+    @property
+    def default(self) -> str:
+        """The label-free default among its methods."""
+        return default_of(self.methods())
+
     @cached_property
     def metric_names(self) -> MetricNames:
         """What its numbers are called."""
@@ -124,8 +121,16 @@ class RunGroup:
         values = [getattr(summary, metric) for summary in self.summaries(classifiers).get(method or "", [])]
         return [] if None in values else [100 * value for value in values]
 
-    def best(self, methods: Iterable[str]) -> str | None:
-        """Return the method with the highest mean of the average over tasks; None if there is none of them."""
+    def best_eli(self) -> str | None:
+        """Return the label-free use of ELI (to align samples or move prototypes) with the highest average, if any."""
+        return self._best(name for name in METHODS if _uses_eli(name) and not METHODS[name].uses_labels)
+
+    def best_baseline(self, *, uses_labels: bool = False) -> str | None:
+        """Return the best of the simpler methods that ELI has to beat, given the same knowledge, if any."""
+        group = ORACLES if uses_labels else BASELINES
+        return self._best(name for name in METHODS if METHODS[name].group == group and not _uses_eli(name))
+
+    def _best(self, methods: Iterable[str]) -> str | None:
         means = {name: statistics.fmean(values) for name in methods if (values := self.values(name))}
         return max(means, key=lambda name: means[name]) if means else None
 
@@ -189,10 +194,7 @@ def read_run(folder: RunDir) -> Run:
 
 
 def read_runs(folders: Sequence[RunDir]) -> tuple[list[RunGroup], list[str]]:
-    """Read runs and group those that differ in their seed only.
-
-    Returns:
-        The groups in the order of their first runs, and a sentence about each run that cannot be shown.
+    """Read runs and group those that differ in their seed only; also return a sentence about each that is not shown.
 
     Raises:
         ElignError: None of them can be shown.
@@ -246,35 +248,21 @@ def _names(firsts: Sequence[Run]) -> list[str]:
 
 def _short_name(metadata: Mapping[str, Any]) -> str:
     config = metadata["config"]
-    protocol = protocol_text(config)
-    return ", ".join(
-        [f"{config['learner']['name']} on {config['data']['name']}", protocol, *metadata.get("evaluation", [])]
-    )
+    what = f"{config['learner']['name']} on {config['data']['name']}"
+    return ", ".join([what, protocol_text(config), *metadata.get("evaluation", [])])
 
 
 def flat_config(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return a configuration with the dotted keys of the command line."""
     flat: dict[str, Any] = {}
     for key, value in config.items():
-        # A learner's own options are typed beside the others.
-        name = prefix if key == "options" else f"{prefix}{key}"
-        flat |= (
-            flat_config(value, name if key == "options" else f"{name}.") if isinstance(value, dict) else {name: value}
-        )
+        if isinstance(value, dict):
+            # A learner's own options are typed beside the others.
+            flat |= flat_config(value, prefix if key == "options" else f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
     return flat
 
 
-def uses_eli(name: str) -> bool:
-    """Return whether a method uses ELI: to align samples, or to move prototypes forward."""
+def _uses_eli(name: str) -> bool:
     return "eli" in name.split("/")
-
-
-def free_eli() -> list[str]:
-    """Return the label-free methods that use ELI."""
-    return [name for name, method in METHODS.items() if uses_eli(name) and not method.uses_labels]
-
-
-def baselines(*, uses_labels: bool) -> list[str]:
-    """Return the simpler methods that ELI has to beat, given the same knowledge."""
-    group = ORACLES if uses_labels else BASELINES
-    return [name for name, method in METHODS.items() if method.group == group and not uses_eli(name)]

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from importlib import resources
 from pathlib import Path
+from typing import NamedTuple
 
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
+from elign.lab.evaluation.metrics import SMALLEST_SHOWN, difference_text, mean_text, seeds_text
 from elign.lab.report.detection_pictures import pictures_html
 from elign.lab.report.figures import (
     Figure,
@@ -20,10 +23,9 @@ from elign.lab.report.figures import (
     palette_css,
     trade_off_figure,
 )
-from elign.lab.report.latent_space import embed, energy_figure, heat_figure, latent_figure, run_latents
-from elign.lab.report.rendering import read_template, render_page, render_part
-from elign.lab.report.run_groups import ORACLE, RunGroup, flat_config
-from elign.lab.report.summary import run_summary
+from elign.lab.report.latent_space import embed, energy_figure, heat_figure, latent_figure, run_walk
+from elign.lab.report.run_groups import MASK, ORACLE, RunGroup, flat_config
+from elign.lab.report.table import render
 from elign.lab.report.tables import (
     NEAREST_MEAN,
     comparison_table,
@@ -34,6 +36,7 @@ from elign.lab.report.tables import (
     metric_notes,
 )
 from elign.lab.runs.experiment import benchmark_of
+from elign.lab.runs.run_dir import memory_text
 from elign.utils.errors import ElignError
 from elign.utils.files import write_text_atomic
 
@@ -41,8 +44,56 @@ SORT = "Choose a column title to sort by it; the third time restores this order.
 Tell = Callable[[str], None]
 
 
-@dataclass(frozen=True)
-class Section:
+def run_summary(group: RunGroup) -> list[str]:
+    """Say the result in sentences that stay true for all numbers: base, the default, ELI without and with an oracle."""
+    config, sizes, tasks, names = group.config, group.sizes, group.tasks, group.metric_names
+    default, free, baseline = group.default, group.best_eli(), group.best_baseline()
+
+    def reached(method: str, metric: str = "average") -> str:
+        return f"{mean_text(group.values(method, metric))} %"
+
+    def against(one: str, other: str) -> str:
+        difference, agreement = difference_text(group.values(one), group.values(other))
+        if abs(difference) < SMALLEST_SHOWN:
+            return f"{reached(one)}: the same as {other}."
+        more = "more" if difference > 0 else "less"
+        return f"{reached(one)}: {abs(difference):.1f} points {more} than {other}, {agreement}."
+
+    count = "1 task" if tasks == 1 else f"{tasks} tasks"
+    later = f", then {'/'.join(map(str, sorted(set(sizes[1:]))))} at a time" if len(sizes) > 1 else ""
+    seeds = f"seed{'s' if len(group.seeds) > 1 else ''} {', '.join(map(str, group.seeds))}"
+    so_far = "" if tasks == len(sizes) else f" Only {tasks} of {len(sizes)} tasks are finished so far."
+    runs = (
+        f"{config['learner']['name']} learned {sum(sizes[:tasks])} classes of {config['data']['name']} in "
+        f"{count} ({sizes[0]} first{later}) with the model {config['model']['name']} and "
+        f"{memory_text(config)}; {seeds_text(len(group.runs))} ({seeds}).{so_far}"
+    )
+    if not group.values(ORACLE) or tasks < 2:
+        first = f"Base reaches {reached('base')} after {count}. Methods differ from base after the second task only."
+        return [runs, first]
+    sentences = [
+        runs,
+        f"Base, without any correction, has an average {names.measure} over the tasks of {reached('base')}. It reaches "
+        f"{reached('base', 'last')} after the last task, {reached('base', 'old')} on old classes and "
+        f"{reached('base', 'new')} on new ones.",
+    ]
+    if group.values(default):
+        sentences.append(f"The label-free default ({default}) reaches {against(default, 'base')}")
+    if free:
+        text = f"The best label-free use of ELI, {free}, reaches {against(free, 'base')}"
+        if baseline:
+            text += f" The best label-free baseline, {baseline}, reaches {against(baseline, free)}"
+        optimistic = "They were chosen by their results on these test images, so their numbers are optimistic."
+        sentences.append(f"{text} {optimistic}")
+    oracle = f"An oracle knows {names.told}. With it, ELI ({ORACLE}) reaches {against(ORACLE, 'base')}"
+    if group.values(MASK):
+        oracle += f" Base with the same knowledge ({MASK}) reaches {against(MASK, ORACLE)}"
+    if rival := group.best_baseline(uses_labels=True):
+        oracle += f" The best baseline with it, {rival}, reaches {against(rival, ORACLE)}"
+    return [*sentences, oracle]
+
+
+class Section(NamedTuple):
     """A part of the page: its anchor, its heading and what stands below."""
 
     name: str
@@ -59,7 +110,7 @@ class Page:
     def figure(self, name: str, figure: Figure) -> Markup:
         """Add a figure and return its place."""
         self.figures[name] = figure
-        return render_part("figure", name, figure)
+        return render("figure", name, figure)
 
     def render(self, title: str, sections: Sequence[Section]) -> str:
         """Return the page.
@@ -68,54 +119,49 @@ class Page:
         years later, and tells nobody that it was opened.
         """
         frames = {name: asdict(figure.frames) for name, figure in self.figures.items() if figure.frames}
-        return render_page(
-            title=title,
-            sections=sections,
-            style=Markup(palette_css()) + read_template("report.css"),  # noqa: S704  (constants)
-            data={"figures": {name: figure.spec for name, figure in self.figures.items()}, "frames": frames},
-            plotly=Markup(get_plotlyjs()),  # noqa: S704  (the script of a package)
-            script=read_template("report.js"),
-        )
+        data = {"figures": {name: figure.spec for name, figure in self.figures.items()}, "frames": frames}
+        # Not escaped: constants, files of this package and the script of another one.
+        texts = (palette_css() + _template("report.css"), get_plotlyjs(), _template("report.js"))
+        style, plotly, script = map(Markup, texts)
+        return str(render("page", title, sections, style, data, plotly, script))
+
+
+def _template(name: str) -> str:
+    return resources.files(__package__).joinpath("templates", name).read_text(encoding="utf-8")
 
 
 def _text(*sentences: str, kind: str = "note") -> Markup:
-    return render_part("text", sentences, kind)
+    return render("text", sentences, kind)
 
 
 def _join(*parts: Markup) -> Markup:
     return Markup("\n").join(parts)
 
 
-def group_sections(
-    group: RunGroup, page: Page, *, prefix: str = "", tell: Tell = lambda text: None
-) -> Iterator[Section]:
-    """Yield what is said about one group.
-
-    Args:
-        group: The runs.
-        page: Takes the figures.
-        prefix: Of the names of its figures.
-        tell: Is called with a text before something that takes long.
-    """
+def group_sections(group: RunGroup, page: Page, tell: Tell, *, prefix: str = "") -> Iterator[Section]:
+    """Yield what is said about one group; `prefix` tells the names of its figures from those of other groups."""
     names = group.metric_names
-    averages = page.figure(f"{prefix}averages", averages_figure(group))
-    yield Section("averages", f"Average {names.measure}", averages)
-    curves = page.figure(f"{prefix}curves", curves_figure(group))
-    yield Section("curves", f"{names.measure.capitalize()} after each task", curves)
+
+    def draw(name: str, figure: Figure) -> Markup:
+        return page.figure(f"{prefix}{name}", figure)
+
+    yield Section("averages", f"Average {names.measure}", draw("averages", averages_figure(group)))
+    yield Section("curves", f"{names.measure.capitalize()} after each task", draw("curves", curves_figure(group)))
     yield Section("methods", "All methods", _methods(group))
     if group.tasks > 1:
-        trade_off = page.figure(f"{prefix}trade-off", trade_off_figure(group))
-        yield Section("trade-off", "Old against new classes", trade_off)
+        yield Section("trade-off", "Old against new classes", draw("trade-off", trade_off_figure(group)))
     shown = [name for name in ("base", ORACLE) if name in group.summaries()]
-    matrices = [page.figure(f"{prefix}matrix-{n}", matrix_figure(group, name)) for n, name in enumerate(shown)]
-    yield Section("matrices", "Each task over time", render_part("columns", matrices))
+    matrices = [draw(f"matrix-{number}", matrix_figure(group, name)) for number, name in enumerate(shown)]
+    yield Section("matrices", "Each task over time", render("columns", matrices))
     if group.drift():
-        yield Section("drift", "Drift of old latents", page.figure(f"{prefix}drift", drift_figure(group)))
-    if group.tasks > 1 and (latents := _latents(group, page, prefix, tell)):
-        yield Section("latents", "Latent space before and after alignment", latents)
+        yield Section("drift", "Drift of old latents", draw("drift", drift_figure(group)))
+    # Detectors store no latents.
+    if group.tasks > 1 and names.item == "image":
+        tell(f"{group.name}: mapping latents")
+        yield Section("latents", "Latent space before and after alignment", _latents(group, draw))
     if tables := list(detection_tables(group)):
         pictures = pictures_html(group)
-        drawn = [] if pictures is None else [render_part("heading", "On test images"), pictures]
+        drawn = [] if pictures is None else [render("heading", "On test images"), pictures]
         yield Section("detections", "Detections", _join(_text(SORT), *(table.to_html() for table in tables), *drawn))
     yield Section("runs", "How this was run", _runs(group))
 
@@ -125,56 +171,53 @@ def _methods(group: RunGroup) -> Markup:
     parts = [_text(SORT), methods_table(group).to_html(), _text(f"{notes}.", kind="note after")]
     if group.methods(NEAREST_MEAN):
         title = "The same with the nearest mean of exemplars as classifier"
-        parts.append(render_part("folded", title, methods_table(group, NEAREST_MEAN).to_html()))
+        parts.append(render("folded", title, methods_table(group, NEAREST_MEAN).to_html()))
     return _join(*parts)
 
 
-def _latents(group: RunGroup, page: Page, prefix: str, tell: Tell) -> Markup | None:
-    """Draw the latents of the first run; None if it stores none, as detectors do."""
+def _latents(group: RunGroup, draw: Callable[[str, Figure], Markup]) -> Markup:
+    """Draw the latents of the first run."""
     run = group.runs[0]
-    if group.metric_names.item != "image":
-        return None
-    tell(f"{group.name}: mapping latents")
     try:
-        latents = run_latents(run)
+        walk = run_walk(run)
     except (ElignError, FileNotFoundError) as error:
         return _text(f"The latents of {run.folder.path} cannot be shown: {error}")
-    intro = f"Seed {run.seed}, after task {latents.task}."
-    shown = len({int(label) for label in latents.map.old_labels})
-    if shown < latents.classes:
-        intro += f" The map shows {shown} of the {latents.classes} old classes; the figures below it show all."
+    embedding = embed(walk)
+    intro, shown = f"Seed {run.seed}, after task {group.tasks}.", len(set(walk.old_labels[embedding.old_index]))
+    if shown < walk.old_classes:
+        intro += f" The map shows {shown} of the {walk.old_classes} old classes; the figures below it show all."
     sources = (
         "Old: test images of old classes. New: training images of the new task, augmented, under both models: the "
         "pairs that the energy model was fitted to."
     )
     return _join(
         _text(intro),
-        page.figure(f"{prefix}latent", latent_figure(latents.map, embed(latents.map))),
-        render_part("heading", "Energies"),
+        draw("latent", latent_figure(walk, embedding)),
+        render("heading", "Energies"),
         _text(sources),
-        page.figure(f"{prefix}energy", energy_figure(latents.measured)),
-        render_part("heading", "Move of each dimension"),
-        page.figure(f"{prefix}heat", heat_figure(latents.measured)),
+        draw("energy", energy_figure(walk)),
+        render("heading", "Move of each dimension"),
+        draw("heat", heat_figure(walk)),
     )
 
 
 def _runs(group: RunGroup) -> Markup:
     metadata = group.runs[0].metadata
     command = f"{benchmark_of(metadata).command} {' '.join(map(str, metadata.get('overrides', [])))}"
-    settings = {key: setting_text(value) for key, value in flat_config(group.config).items()}
+    settings = {key: _setting(value) for key, value in flat_config(group.config).items()}
+    environment = {key: _setting(value) for key, value in metadata["environment"].items()}
     remarks = [f"{sentence}." for sentence in group.remarks]
-    environment = {key: setting_text(value) for key, value in metadata["environment"].items()}
-    return render_part("run", durations_table(group).to_html(), remarks, command, settings, environment)
+    return render("run", durations_table(group).to_html(), remarks, command, settings, environment)
 
 
-def setting_text(value: object) -> str:
+def _setting(value: object) -> str:
     """Return a setting as a reader writes it: yes and no, lists without brackets."""
     if value is None:
         return "–"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
-        return ", ".join(map(setting_text, value))
+        return ", ".join(map(_setting, value))
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -188,19 +231,19 @@ def run_html(groups: Sequence[RunGroup], *, problems: Sequence[str] = (), tell: 
     """
     page, several = Page(), len(groups) > 1
     summaries = [(group.name, run_summary(group)) for group in groups]
-    sections = [Section("summary", "Summary", render_part("summary", summaries, problems))]
+    sections = [Section("summary", "Summary", render("summary", summaries, problems))]
     if several:
         figure = page.figure("comparison", comparison_figure(groups))
         html = _join(_text(SORT), comparison_table(groups).to_html(), figure)
         sections.append(Section("comparison", "Experiments compared", html))
     sections += [Section(name, table.title, table.to_html()) for name, table in further_tables(groups).items()]
     for number, group in enumerate(groups, start=1):
-        if not several:
-            sections += group_sections(group, page, tell=tell)
-            continue
-        parts = group_sections(group, page, prefix=f"e{number}-", tell=tell)
-        html = _join(*(_join(render_part("heading", part.title), part.html) for part in parts))
-        sections.append(Section(f"experiment-{number}", group.name, html))
+        parts = group_sections(group, page, tell, prefix=f"e{number}-" if several else "")
+        if several:
+            html = _join(*(_join(render("heading", part.title), part.html) for part in parts))
+            sections.append(Section(f"experiment-{number}", group.name, html))
+        else:
+            sections += parts
     return page.render(f"ELI: {f'{len(groups)} experiments' if several else groups[0].name}", sections)
 
 

@@ -25,8 +25,9 @@ from elign.lab.report.figures import (
     matrix_figure,
     trade_off_figure,
 )
-from elign.lab.report.latent_space import run_map
+from elign.lab.report.latent_space import embed, latent_figure, run_walk
 from elign.lab.report.run_groups import ORACLE, RunGroup
+from elign.utils.errors import ElignError
 from elign.utils.files import write_bytes_atomic
 
 PIXELS_PER_INCH = 150
@@ -73,9 +74,8 @@ def _scatter(axes: Axes, trace: Spec) -> None:
     mode = trace["mode"]
     if "lines" in mode:
         dash = _DASHES[line.get("dash", "solid")]
-        dot = "o" if "markers" in mode else ""
-        look = {"linewidth": line.get("width"), "color": _colour(line["color"]), "marker": dot, "markersize": 3.5}
-        axes.plot(x, y, dash, label=label, **look)
+        style = {"linewidth": line.get("width"), "color": _colour(line["color"]), "markersize": 3.5}
+        axes.plot(x, y, dash, label=label, marker="o" if "markers" in mode else "", **style)
     else:
         _points(axes, x, y, marker, label)
     for which in ("error_x", "error_y"):
@@ -90,24 +90,24 @@ def _scatter(axes: Axes, trace: Spec) -> None:
 
 
 def _points(axes: Axes, x: Any, y: Any, marker: Spec, label: str) -> None:
-    looks = list(zip(_each(marker.get("symbol", "circle"), len(x)), _each(marker["color"], len(x)), strict=True))
-    for number, (symbol, name) in enumerate(dict.fromkeys(looks)):
-        shown = np.asarray([look == (symbol, name) for look in looks])
+    styles = list(zip(_each(marker.get("symbol", "circle"), len(x)), _each(marker["color"], len(x)), strict=True))
+    line = marker.get("line", {})
+    for number, (symbol, name) in enumerate(dict.fromkeys(styles)):
+        shown = np.asarray([style == (symbol, name) for style in styles])
         colour = _colour(name, marker.get("opacity", 1.0))
-        own = marker.get("line", {}).get("color")
-        edge = _colour(own) if isinstance(own, str) else colour
+        edge = _colour(line["color"]) if isinstance(line.get("color"), str) else colour
         kind, hollow = symbol.removesuffix("-open"), symbol.endswith("-open")
         # A cross has no inside: its lines have the colour.
-        look = {"color": colour} if kind == "x" else {"facecolors": "none" if hollow else colour, "edgecolors": edge}
+        fill = {"color": colour} if kind == "x" else {"facecolors": "none" if hollow else colour, "edgecolors": edge}
         axes.scatter(
             x[shown],
             y[shown],
             s=0.4 * marker.get("size", 8) ** 2,
             marker=_MARKERS[kind],
-            linewidths=1.3 if hollow or kind == "x" else marker.get("line", {}).get("width", 0) / 2,
+            linewidths=1.3 if hollow or kind == "x" else line.get("width", 0) / 2,
             label="_" if number else label,
             zorder=3,
-            **look,
+            **fill,
         )
 
 
@@ -153,9 +153,8 @@ def _dress(axes: Axes, layout: Spec) -> None:
         if spec.get("rangemode") == "tozero":
             axes.set(**{f"{which}lim": (0, None)})
         # Matplotlib draws the grid whenever it gets a colour.
-        axis.grid(visible=True, color=_colour("@grid"), linewidth=0.7) if spec.get("showgrid", True) else axis.grid(
-            False
-        )
+        grid: Spec = {"color": _colour("@grid"), "linewidth": 0.7} if spec.get("showgrid", True) else {}
+        axis.grid(visible=bool(grid), **grid)
     for note in layout.get("annotations", []):
         axes.annotate(_plain(note["text"]), (1.02, note["y"]), xycoords=("axes fraction", "data"), va="center")
     if "title" in layout:
@@ -167,13 +166,7 @@ def _dress(axes: Axes, layout: Spec) -> None:
 
 
 def draw(figures: Sequence[Figure], *, title: str = "", width: float = 6.4) -> mpl_figure.Figure:
-    """Draw specifications side by side.
-
-    Args:
-        figures: From left to right; traces may be lines, points, horizontal bars or heat maps.
-        title: Above all of them.
-        width: Of each in inches.
-    """
+    """Draw specifications of lines, points, horizontal bars or heat maps side by side, each `width` inches wide."""
     size = (width * len(figures), 4.2)
     canvas = mpl_figure.Figure(figsize=size, dpi=PIXELS_PER_INCH, facecolor="white", layout="constrained")
     if title:
@@ -212,8 +205,13 @@ def _drawings(group: RunGroup) -> Iterator[tuple[str, mpl_figure.Figure]]:
     yield "matrices", draw(matrices, width=4.4)
     if group.drift():
         yield "drift", draw([drift_figure(group)], title=group.name)
-    if (figure := run_map(group)) is not None:
-        yield "latents", draw([figure.at(0), figure.at(-1), averages_figure(group)], title=group.name, width=5)
+    if group.tasks > 1:
+        try:
+            walk = run_walk(group.runs[0])
+        except (ElignError, FileNotFoundError):
+            return  # its latents are not kept, or it is a detector
+        figure = latent_figure(walk, embed(walk))
+        yield "latents", draw([figure.at(0), figure.at(-1)], title=group.name, width=5)
 
 
 def draw_figures(groups: Sequence[RunGroup], folder: Path) -> Iterator[Path]:

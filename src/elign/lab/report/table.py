@@ -1,4 +1,4 @@
-"""One table for all outputs: terminal, markdown, LaTeX, CSV and HTML."""
+"""One table for all outputs: terminal, LaTeX, CSV, HTML by templates, and sections of markdown pages."""
 
 from __future__ import annotations
 
@@ -7,14 +7,34 @@ import io
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from pathlib import Path
 from typing import Literal
 
-from markupsafe import Markup
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 from rich import box
 from rich import table as rich_table
 from rich.text import Text
 
-from elign.lab.report.rendering import render_part
+from elign.utils.errors import ElignError
+from elign.utils.files import write_text_atomic
+
+_TEMPLATES = Environment(
+    loader=PackageLoader("elign.lab.report"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_TEMPLATES.policies["json.dumps_kwargs"] = {"allow_nan": False, "ensure_ascii": False, "separators": (",", ":")}
+# A number stays on one line with its sign or its deviation.
+_TEMPLATES.filters["prose"] = lambda text: escape(text).replace(" %", "\u00a0%").replace(" ± ", "\u00a0±\u00a0")
+
+
+def render(name: str, /, *values: object) -> Markup:
+    """Fill a macro of `templates/report.html`; values are escaped, `Markup` is not."""
+    return Markup(getattr(_TEMPLATES.get_template("report.html").module, name)(*values))  # noqa: S704  (escaped)
+
 
 Format = Literal["rich", "markdown", "latex", "csv", "html"]
 
@@ -39,13 +59,7 @@ _LATEX = {
 
 @dataclass(frozen=True)
 class Column:
-    """A column.
-
-    Args:
-        title: Its heading.
-        align: `right` for numbers, `left` for text.
-        leave_out: Formats that have no room for it.
-    """
+    """A column: its heading, `right` for numbers and `left` for text, and the formats that have no room for it."""
 
     title: str
     align: Literal["left", "right"] = "right"
@@ -54,17 +68,10 @@ class Column:
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell.
-
-    Args:
-        text: What is shown.
-        number: What it is sorted by in HTML, and what CSV contains; None for text.
-        code: Whether markdown and LaTeX set it as code.
-    """
+    """What is shown, and the number that HTML sorts by and CSV contains; None for text."""
 
     text: str
     number: float | None = None
-    code: bool = False
 
     @classmethod
     def of(cls, value: Cell | str | float | None, digits: int = 1) -> Cell:
@@ -127,12 +134,7 @@ class Table:
         self.caption = (self.caption,) if isinstance(self.caption, str) and self.caption else tuple(self.caption)
 
     def add(self, *values: Cell | str | float | None, group: str = "", style: Literal["", "mark", "soft"] = "") -> None:
-        """Append a row.
-
-        Args:
-            values: One for each column; see `Cell.of` for plain values.
-            group: Rows of one group stand together under its name; add them one after the other.
-            style: `mark` for a row that stands out, `soft` for one that steps back.
+        """Append a row, one value for each column (see `Cell.of`); add rows of one group one after the other.
 
         Raises:
             ValueError: There are more or fewer values than columns.
@@ -184,11 +186,7 @@ class Table:
         previous = ""
         for row in rows:
             group = [markdown_text(row.group) if row.group != previous else ""] * grouped
-            cells = [
-                f"`{cell.text}`" if cell.code and "`" not in cell.text else markdown_text(cell.text)
-                for cell in row.cells
-            ]
-            lines.append(_bars([*group, *cells]))
+            lines.append(_bars([*group, *(markdown_text(cell.text) for cell in row.cells)]))
             previous = row.group
         bullet = "- " if len(self.footnotes) > 1 else ""
         lines += ["", *(f"{bullet}{markdown_text(note)}" for note in self.footnotes)] if self.footnotes else []
@@ -200,14 +198,15 @@ class Table:
         said = ". ".join(text.rstrip(".") for text in (self.title, *self.caption, *self.footnotes) if text)
         lines = ["\\begin{table}", f"\\caption{{{latex_text(said)}}}"]
         lines += [f"\\begin{{tabular}}{{{''.join(column.align[0] for column in columns)}}}", "\\toprule"]
-        lines += [_ampersands([latex_text(column.title) for column in columns])]
+        lines.append(" & ".join(latex_text(column.title) for column in columns) + r" \\")
         for group, members in groupby(rows, key=lambda row: row.group):
             lines.append("\\midrule")
             if group:
                 lines.append(f"\\multicolumn{{{len(columns)}}}{{l}}{{\\textit{{{latex_text(group)}}}}} \\\\")
             for row in members:
-                texts = (f"\\texttt{{{latex_text(c.text)}}}" if c.code else latex_text(c.text) for c in row.cells)
-                lines.append(_ampersands([f"\\textbf{{{t}}}" if row.style == "mark" else t for t in texts]))
+                texts = [latex_text(cell.text) for cell in row.cells]
+                bold = [f"\\textbf{{{text}}}" for text in texts] if row.style == "mark" else texts
+                lines.append(" & ".join(bold) + r" \\")
         return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", "\\end{table}"]) + "\n"
 
     def to_csv(self) -> str:
@@ -226,13 +225,10 @@ class Table:
         columns, rows = self._shown("html")
         label = ": ".join(text for text in (self.title, ". ".join(self.caption)) if text)
         shown = [
-            {
-                "style": row.style,
-                "cells": [_html_cell(cell, column) for cell, column in zip(row.cells, columns, strict=True)],
-            }
+            {"style": row.style, "cells": list(map(_html_cell, row.cells, (column.align for column in columns)))}
             for row in rows
         ]
-        return render_part("table", label, columns, shown, self.footnotes)
+        return render("table", label, columns, shown, self.footnotes)
 
     def _shown(self, form: Format) -> tuple[list[Column], list[Row]]:
         """Return the columns of a format and the rows with these columns only."""
@@ -245,18 +241,14 @@ def _bars(texts: Sequence[str]) -> str:
     return f"| {' | '.join(texts)} |"
 
 
-def _ampersands(texts: Sequence[str]) -> str:
-    return f"{' & '.join(texts)} \\\\"
-
-
 def _csv_value(cell: Cell) -> str | float:
     if cell.number is not None:
         return int(cell.number) if float(cell.number).is_integer() else cell.number
     return "" if cell.text == MISSING else cell.text
 
 
-def _html_cell(cell: Cell, column: Column) -> dict[str, str]:
-    if column.align == "right":
+def _html_cell(cell: Cell, align: str) -> dict[str, str]:
+    if align == "right":
         # A missing number sorts below all others.
         value = "-inf" if cell.number is None else str(cell.number)
         return {"text": cell.text, "value": value, "kind": "number"}
@@ -279,3 +271,41 @@ def latex_text(text: str) -> str:
         'eli/oracle $^\\dagger$ 50 $\\pm$ 1 \\%'
     """
     return "".join(_LATEX.get(character, character) for character in text)
+
+
+class PageError(ElignError):
+    """A page that is not there, or whose markers are missing, doubled or in the wrong order."""
+
+
+def update_section(path: Path, name: str, text: str) -> None:
+    """Replace what stands between `<!-- begin NAME -->` and `<!-- end NAME -->` in a markdown file.
+
+    The markers and everything outside them stay as they are, line ends included; the file is replaced as a whole.
+
+    Raises:
+        PageError: A marker is missing or doubled, or the end comes before the beginning.
+    """
+    head, tail = around_section(path, name)
+    line_end = "\r\n" if "\r\n" in head + tail else "\n"
+    lines = text.strip("\r\n").splitlines()
+    write_text_atomic(path, line_end.join([head, *lines, tail]))
+
+
+def around_section(path: Path, name: str) -> tuple[str, str]:
+    """Return what stands before and after a section, its markers included; errors as of `update_section`.
+
+    A command that updates a section at its end calls this at its start, so that a wrong file is known at once.
+    """
+    begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
+    if not path.is_file():
+        raise PageError(f"there is no page {path}: make one that holds the lines {begin} and {end}")
+    # Bytes, since reading as text would turn Windows line ends into others.
+    page = path.read_bytes().decode("utf-8")
+    for marker in (begin, end):
+        if (found := page.count(marker)) != 1:
+            problem = f"has {found} times the marker" if found else "has no marker"
+            raise PageError(f"{path} {problem} {marker}: exactly one is needed")
+    head, rest = page.split(begin)
+    if end not in rest:
+        raise PageError(f"{path}: {end} comes before {begin}")
+    return head + begin, end + rest.split(end)[1]

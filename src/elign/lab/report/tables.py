@@ -6,38 +6,37 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from elign.lab.evaluation.methods import MARK, METHODS, default_of, marked
-from elign.lab.evaluation.metrics import HEAD, METRICS
-from elign.lab.evaluation.statistics import (
+from elign.lab.evaluation.metrics import (
     CONFIDENCE,
-    deviation,
+    HEAD,
+    METRICS,
     gain_over,
+    mean_std,
     mean_text,
     paired_difference,
     seeds_text,
 )
 from elign.lab.registry import Registry
-from elign.lab.report.run_groups import MASK, ORACLE, RunGroup, baselines, free_eli, label_note, measure_of
+from elign.lab.report.run_groups import MASK, ORACLE, RunGroup, label_note, measure_of
 from elign.lab.report.table import MISSING, Cell, Column, Format, Table
 
 NEAREST_MEAN = ("nearest-mean",)
 
-COLUMNS = {
-    "average": "average",
-    "last": "last",
-    "old": "old",
-    "new": "new",
-    "among_old": "among old",
-    "forgetting": "forgetting",
-    "gate_accuracy": "gate",
-    "recovered": "recovered",
-    "average_incremental": "without the first task",
-}
-"""Metrics of the table of methods, with their headings."""
+_PAGES_ONLY: tuple[Format, ...] = ("rich",)
 
-_LEFT_OUT: Mapping[str, Sequence[Format]] = {
-    "recovered": ("rich",),
-    "average_incremental": ("rich", "latex", "html"),
+COLUMNS: Mapping[str, Column] = {
+    "average": Column("average"),
+    "last": Column("last"),
+    "old": Column("old"),
+    "new": Column("new"),
+    "among_old": Column("among old"),
+    "forgetting": Column("forgetting"),
+    "gate_accuracy": Column("gate"),
+    "recovered": Column("recovered", leave_out=_PAGES_ONLY),
+    "average_incremental": Column("without the first task", leave_out=("rich", "latex", "html")),
 }
+"""Metrics of the table of methods."""
+
 GAIN = f"points of the average over base on the same checkpoints, with several seeds their {CONFIDENCE:.0%} interval"
 
 TABLES: Registry[Callable[[Sequence[RunGroup]], Table | None]] = Registry(
@@ -62,22 +61,18 @@ def _gain(group: RunGroup, method: str | None, classifiers: Sequence[str] = HEAD
 def methods_table(group: RunGroup, classifiers: Sequence[str] = HEAD, *, title: str = "All methods") -> Table:
     """Return every method with its metrics: the default first and marked, those that use test labels in grey."""
     small: tuple[Format, ...] = ("rich", "latex")
-    first, others = COLUMNS["average"], {metric: heading for metric, heading in COLUMNS.items() if metric != "average"}
+    _, *others = COLUMNS
     table = Table(
         title,
         [
-            Column("method", "left"),
-            Column(first),
-            Column("gain", leave_out=_LEFT_OUT["recovered"]),
-            *(Column(heading, leave_out=_LEFT_OUT.get(metric, ())) for metric, heading in others.items()),
-            Column("test labels", "left", leave_out=small),
-            Column("what it is", "left", leave_out=small),
+            *(Column("method", "left"), COLUMNS["average"], Column("gain", leave_out=_PAGES_ONLY)),
+            *(COLUMNS[metric] for metric in others),
+            *(Column(title, "left", leave_out=small) for title in ("test labels", "what it is")),
         ],
         caption=f"{group.metric_names.measure} in %; {seeds_text(len(group.runs))}",
         footnotes=[label_note([group])],
     )
-    default = default_of(group.methods())
-    for name in sorted(group.methods(classifiers), key=lambda name: name != default):
+    for name in sorted(group.methods(classifiers), key=lambda name: name != group.default):
         method = METHODS[name]
         table.add(
             Cell(marked(name)),
@@ -87,7 +82,7 @@ def methods_table(group: RunGroup, classifiers: Sequence[str] = HEAD, *, title: 
             f"uses test labels {MARK}" if method.uses_labels else "",
             method.text,
             group=method.group,
-            style="mark" if name == default else "soft" if method.uses_labels else "",
+            style="mark" if name == group.default else "soft" if method.uses_labels else "",
         )
     return table
 
@@ -95,9 +90,9 @@ def methods_table(group: RunGroup, classifiers: Sequence[str] = HEAD, *, title: 
 def metric_notes(groups: Sequence[RunGroup], *, formulas: bool = False) -> list[str]:
     """Return what the columns of `methods_table` mean, one sentence for each."""
     notes = [f"gain: {GAIN}"]
-    for metric, heading in COLUMNS.items():
+    for metric, column in COLUMNS.items():
         formula, text = METRICS[metric]
-        notes.append(f"{heading}: {formula}: {text}" if formulas else f"{heading}: {text}")
+        notes.append(f"{column.title}: {formula}: {text}" if formulas else f"{column.title}: {text}")
     others = [measure for group in groups if (measure := group.metric_names.measure) != "accuracy"]
     return [*notes, *dict.fromkeys(f"accuracy of detectors: {measure}" for measure in others)]
 
@@ -123,7 +118,7 @@ def comparison_table(groups: Sequence[RunGroup]) -> Table:
         footnotes=[label_note(groups)],
     )
     for group in groups:
-        free, baseline = group.best(free_eli()), group.best(baselines(uses_labels=False))
+        free, baseline = group.best_eli(), group.best_baseline()
         done, planned = group.tasks, len(group.sizes)
         table.add(
             group.name,
@@ -215,7 +210,7 @@ def detection_tables(group: RunGroup) -> Iterator[Table]:
 
 
 def _class_table(group: RunGroup, title: str, precisions: Sequence[Mapping[str, Sequence[float | None]]]) -> Table:
-    wanted = dict.fromkeys(("base", ORACLE, "eli/by-prediction", group.best(free_eli())))
+    wanted = dict.fromkeys(("base", ORACLE, "eli/by-prediction", group.best_eli()))
     methods = [name for name in wanted if name and all(name in each for each in precisions)]
     table = Table(title, [Column("class", "left"), "task", *map(marked, methods)])
     task_of = [number for number, size in enumerate(group.sizes, start=1) for _ in range(size)]
@@ -260,29 +255,18 @@ def to_csv(groups: Sequence[RunGroup]) -> str:
     for group in groups:
         for classifiers in (HEAD, NEAREST_MEAN):
             for name, summaries in group.summaries(classifiers).items():
-                numbers = [_mean_and_deviation(group.values(name, metric, classifiers)) for metric in metrics]
-                values, base = (group.values(method, classifiers=classifiers) for method in (name, "base"))
+                found = [group.values(name, metric, classifiers) for metric in metrics]
+                spreads = [mean_std(values) if values else None for values in found]
+                numbers = [number for each in spreads for number in (each and each.mean, each and each.std)]
+                base = group.values("base", classifiers=classifiers)
+                gain = paired_difference(found[0], base) if found[0] and base else None
+                interval = (gain.interval if gain else None) or (None, None)
                 table.add(
                     *(group.name, name, summaries[0].classifier, "yes" if METHODS[name].uses_labels else "no"),
                     *(len(group.runs), group.tasks),
-                    *(number for pair in numbers for number in pair),
-                    *_gain_and_interval(values, base),
+                    *("" if x is None else f"{x:.4f}" for x in (*numbers, gain and gain.mean, *interval)),
                 )
     return table.to_csv()
-
-
-def _mean_and_deviation(values: Sequence[float]) -> tuple[str, str]:
-    if not values:
-        return "", ""
-    return f"{statistics.fmean(values):.4f}", f"{deviation(values):.4f}" if len(values) > 1 else ""
-
-
-def _gain_and_interval(values: Sequence[float], base: Sequence[float]) -> tuple[str, str, str]:
-    if not values or not base:
-        return "", "", ""
-    gain = paired_difference(values, base, confidence=CONFIDENCE)
-    low, high = ("", "") if gain.interval is None else (f"{bound:.4f}" for bound in gain.interval)
-    return f"{gain.mean:.4f}", low, high
 
 
 FORMATS: Mapping[str, Callable[[Sequence[RunGroup]], str]] = {

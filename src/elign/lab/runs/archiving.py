@@ -20,11 +20,9 @@ _PATHS = ("out", "start_from", "data.data_dir")
 
 
 def archive_run(run: RunDir, into: Path) -> RunDir:
-    """Copy the results of a run and of its evaluations; replace an older copy as a whole.
+    """Copy the results of a run, finished or not, and of its evaluations to a folder of its own name in `into`.
 
-    Args:
-        run: Finished or not.
-        into: The copy is a folder of the run's own name below it.
+    An older copy is replaced as a whole.
 
     Raises:
         RunError: There are no results yet, or something else is in the way.
@@ -46,20 +44,17 @@ def archive_run(run: RunDir, into: Path) -> RunDir:
             shutil.rmtree(left)
     # A new folder with a name that nobody can plant a link at; a kill leaves the old copy or the new one.
     made = Path(tempfile.mkdtemp(prefix=prefix, suffix=".part", dir=into))
-    for part in (run, *run.evaluations()):
-        _copy(part, RunDir(made / "new" / part.path.relative_to(run.path)))
+    for source in (run, *run.evaluations()):
+        copy = RunDir(made / "new" / source.path.relative_to(run.path))
+        for number in range(source.finished_tasks()):
+            source.results(number)  # checks it: a damaged file is not copied
+            copy.copy_task_results(number, source)
+        copy.write_metadata(_without_paths(source.metadata()) | {ARCHIVED: True})
     if taken:
         target.path.rename(made / "old")
     (made / "new").rename(target.path)
     shutil.rmtree(made)
     return target
-
-
-def _copy(source: RunDir, target: RunDir) -> None:
-    for number in range(source.finished_tasks()):
-        source.results(number)  # checks it: a damaged file is not copied
-        target.copy_task_results(number, source)
-    target.write_metadata(_without_paths(source.metadata()) | {ARCHIVED: True})
 
 
 def _same_run(archived: Mapping[str, Any], metadata: Mapping[str, Any]) -> bool:

@@ -12,14 +12,13 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from elign.lab.config.composition import ConfigTree, validate
-from elign.lab.config.schema import TREE, AlignerConfig, EnergyConfig, RunConfig, describe, upgrade
+from elign.lab.config.composition import ConfigTree
+from elign.lab.config.schema import TREE, AlignerConfig, RunConfig
 from elign.lab.data.base import Dataset, Split, catalogue, open_dataset
 from elign.lab.data.memory import Memory
 from elign.lab.data.scenario import Protocol, make_protocol
 from elign.lab.environment import derive_seed
 from elign.lab.evaluation.features import TaskLatents, latents_of, pairs_of
-from elign.lab.evaluation.inputs import AlignerSettings
 from elign.lab.evaluation.metrics import Row
 from elign.lab.evaluation.task_evaluation import evaluate_task, read_statistics, write_statistics
 from elign.lab.learners import Learner, make_learner
@@ -49,11 +48,7 @@ class Evaluation(NamedTuple):
 class Experiment(ABC):
     """Everything that a run needs. Each benchmark is a subclass in `BENCHMARKS`.
 
-    Args:
-        config: The configuration.
-        precision: Precision and memory layout of training.
-        threads: Of the CPU; None for those of the configuration.
-        devices: How many; None for those of the configuration.
+    `threads` and `devices` replace those of the configuration.
 
     Raises:
         DataError: The data are not there, or their classes do not split into these tasks.
@@ -87,7 +82,11 @@ class Experiment(ABC):
         self.engine = Engine(
             accelerator=config.train.accelerator, devices=devices or config.train.devices, precision=precision
         )
-        check_processes(self.engine.processes, config.train.batch_size, several=self.several_processes)
+        processes, batch_size = self.engine.processes, config.train.batch_size
+        if processes > 1 and not self.several_processes:
+            raise OptionError(f"this benchmark runs in one process, not in {processes}: start it without torchrun")
+        if batch_size % processes:
+            raise OptionError(f"train.batch_size={batch_size} must be a multiple of the {processes} processes")
         # A model or learner that cannot be made is found now, before a folder is made.
         with torch.random.fork_rng(devices=[]):
             self.learner().grow(self.protocol.sizes[0])
@@ -100,7 +99,7 @@ class Experiment(ABC):
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Any:
         """Make the configuration that `describe` was given, by this or an earlier version."""
-        return validate(cls.tree.model, upgrade(values))
+        return cls.tree.from_dict(values)
 
     @classmethod
     def with_aligner(cls, config: Any, words: Sequence[str]) -> Any:
@@ -159,14 +158,7 @@ class Experiment(ABC):
     ) -> tuple[list[Row], dict[str, Any]]:
         """Fit the aligners of a task, write them, and apply all methods; in the first process only.
 
-        Args:
-            learner: After the task.
-            latents: What `extract` returned.
-            number: Of the task, from 0.
-            evaluation: Folders and settings.
-
-        Returns:
-            The rows, and metadata of the task with `seconds` and `drift`.
+        `latents` is what `extract` returned. Returns the rows, and metadata of the task with `seconds` and `drift`.
         """
 
 
@@ -192,21 +184,6 @@ def protocol_of(config: Any, classes: int) -> Protocol:
     """Split so many classes into the tasks that a configuration asks for."""
     asked = config.protocol
     return make_protocol(asked.name, classes, first=asked.first, increment=asked.increment)
-
-
-def check_processes(processes: int, batch_size: int, *, several: bool) -> None:
-    """Raise `OptionError` if so many processes cannot share the work."""
-    if processes > 1 and not several:
-        raise OptionError(f"this benchmark runs in one process, not in {processes}: start it without torchrun")
-    if batch_size % processes:
-        raise OptionError(f"train.batch_size={batch_size} must be a multiple of the number of processes, {processes}")
-
-
-def aligner_settings(aligner: EnergyConfig) -> AlignerSettings:
-    """Return the part of the aligner's configuration that the evaluation needs."""
-    names = {field.name for field in dataclasses.fields(AlignerSettings)}
-    values = {name: value for name, value in describe(aligner).items() if name in names}
-    return AlignerSettings(**{**values, "hidden": tuple(values["hidden"])})
 
 
 def evaluated_by(
@@ -260,17 +237,8 @@ class Classification(Experiment):
 
     def open_data(self) -> Dataset:
         """Open the data set of the configuration."""
-        data = self.config.data
-        return open_dataset(
-            data.name,
-            path=data.path,
-            data_dir=data.data_dir,
-            order_seed=data.order,
-            limit=data.limit,
-            workers=data.workers,
-            image_size=data.image_size,
-            validation=data.validation,
-        )
+        settings = dict(self.config.data)
+        return open_dataset(order_seed=settings.pop("order"), **settings)
 
     def learner(self) -> Learner:
         """Return an untrained learner."""
@@ -286,13 +254,7 @@ class Classification(Experiment):
 
     def memory(self) -> Memory:
         """Return an empty memory."""
-        settings = self.config.memory
-        return Memory(
-            budget=settings.budget,
-            per_class=settings.per_class,
-            selection=settings.selection,
-            seed=derive_seed(self.config.seed, "exemplars"),
-        )
+        return Memory(**dict(self.config.memory), seed=derive_seed(self.config.seed, "exemplars"))
 
     def train(
         self, learner: Learner, memory: Memory, number: int, *, callback: Callback, resume: Resume | None
@@ -308,10 +270,9 @@ class Classification(Experiment):
     def task(self, number: int, memory: Memory, *, all_data: bool) -> Task:
         """Return the training images of a task."""
         classes = self.protocol.tasks[number]
+        rehearsed = memory.indices(max(classes.start, 1))
         if all_data:
             rehearsed = torch.nonzero(self.data.train.labels < classes.start).flatten()
-        else:
-            rehearsed = memory.indices(classes.start) if number else torch.empty(0, dtype=torch.int64)
         return Task(number, classes, self.new_rows(number), rehearsed)
 
     def new_rows(self, number: int) -> Tensor:
@@ -398,17 +359,8 @@ class Classification(Experiment):
 
     def _pairs(self, learner: Learner, rows: Tensor, number: int, aligner: AlignerConfig) -> tuple[Tensor, Tensor]:
         assert learner.teacher is not None  # noqa: S101  (for the type checker: there is a task before)
-        return pairs_of(
-            learner.teacher,
-            learner.model,
-            self.data.train,
-            rows,
-            engine=self.engine,
-            size=aligner.batch_size,
-            passes=aligner.passes,
-            mixup=aligner.mixup,
-            seed=derive_seed(self.config.seed, f"pairs of task {number}"),
-        )
+        seed = derive_seed(self.config.seed, f"pairs of task {number}")
+        return pairs_of(learner.teacher, learner.model, self.data.train, rows, aligner, engine=self.engine, seed=seed)
 
     def evaluate(
         self, learner: Learner, latents: tuple[TaskLatents, float], number: int, evaluation: Evaluation
@@ -423,7 +375,7 @@ class Classification(Experiment):
             prototypes=read_tensors(target.prototypes_file(number - 1))[0] if number else {},
             statistics=read_statistics(target.statistics_file(number - 1)) if number else {},
             task_sizes=self.protocol.sizes[: number + 1],
-            settings=aligner_settings(aligner),
+            settings=aligner,
             seed=self.config.seed,
         )
         self.engine.place(learner)

@@ -23,7 +23,6 @@ from elign.lab.runs.experiment import BENCHMARKS, Evaluation, Experiment, benchm
 from elign.lab.runs.progress import RunDisplay, show_run
 from elign.lab.runs.results import Results
 from elign.lab.runs.run_dir import RunDir, RunError, refuse_archived, resume_command
-from elign.lab.runs.tensorboard import open_tensorboard
 from elign.lab.storage import MAKE_AGAIN, DamagedRunError
 from elign.lab.training.device import Precision, choose_precision
 from elign.lab.training.trainer import Step, TrainingProgress
@@ -31,14 +30,7 @@ from elign.utils.errors import ElignError, OptionError
 
 
 def run_tasks(experiment: Experiment, evaluation: Evaluation, tasks: int, display: RunDisplay) -> None:
-    """Train and evaluate the tasks of a run that are not finished yet.
-
-    Args:
-        experiment: What to run.
-        evaluation: The folders, and the settings of the aligner.
-        tasks: How many; those of an evaluation are all learned.
-        display: Shows the progress.
-    """
+    """Train and evaluate the tasks of a run that are not finished yet; those of an evaluation are all learned."""
     engine, learner, memory = experiment.engine, experiment.learner(), experiment.memory()
     run, target, _ = evaluation
     finished: list[Results] = []
@@ -71,11 +63,7 @@ def run_tasks(experiment: Experiment, evaluation: Evaluation, tasks: int, displa
 
 
 def _stored_results(experiment: Experiment, number: int, evaluation: Evaluation) -> Results | None:
-    """Return the results of a finished task if their methods are those of today.
-
-    Raises:
-        RunError: A newer elign evaluated the task.
-    """
+    """Return the results of a finished task if their methods are those of today; refuse those of a newer elign."""
     results = evaluation.target.results(number) if experiment.is_complete(number, evaluation) else None
     if results is None:
         return None
@@ -167,10 +155,10 @@ class _RunCallback:
 
 
 def start_run(config: Any, console: Console, *, tensorboard: bool = False, overrides: Sequence[str] = ()) -> RunDir:
-    """Start a run; if it was started before, resume it.
+    """Start a run in `config.out`; if it was started before, resume it.
 
     Args:
-        config: Of any benchmark; `config.out` is the folder.
+        config: Of any benchmark.
         console: For the progress.
         tensorboard: Whether to write files for TensorBoard into the run's folder.
         overrides: What the user typed, to be kept in `run.json` for readers.
@@ -214,14 +202,9 @@ def start_run(config: Any, console: Console, *, tensorboard: bool = False, overr
 
 
 def resume_run(run: RunDir, console: Console, *, tensorboard: bool = False) -> None:
-    """Finish a run.
-
-    Raises:
-        RunError: The folder holds an evaluation or an archive.
-    """
+    """Finish a run; raise `RunError` if the folder holds an evaluation or an archive."""
     metadata = run.metadata()
-    refuse_archived(run, metadata)
-    _refuse_evaluation(run, metadata)
+    _refuse_copies(run, metadata)
     _work(open_run(metadata), run, console, metadata=metadata, tensorboard=tensorboard)
 
 
@@ -232,17 +215,13 @@ def reevaluate_run(run: RunDir, config: Any, console: Console, *, name: str | No
         run: Its models stay as they are.
         config: Of the run, with other settings of the aligner; `with_aligner` makes it.
         console: For the progress.
-        name: Of the evaluation; by default made from the settings that differ.
-
-    Returns:
-        The folder of the evaluation, below the run's.
+        name: Of the evaluation, a folder below the run's; by default made from the settings that differ.
 
     Raises:
         RunError: The run has learned nothing yet, or another evaluation has this name.
     """
     metadata = run.metadata()
-    refuse_archived(run, metadata)
-    _refuse_evaluation(run, metadata)
+    _refuse_copies(run, metadata)
     own = _config_of(metadata)
     if own.training_digest() != config.training_digest():
         raise RunError(f"{run.path} was trained with other settings; only those of the aligner can change")
@@ -278,9 +257,8 @@ def _work(
     with target.locked() if main else nullcontext():
         if main and (not target.exists or target.metadata() != metadata):
             target.write_metadata(metadata)
-        board = open_tensorboard(run.tensorboard) if tensorboard and main else nullcontext(None)
-        shown = console if main else Console(quiet=True)
-        with board as writer, show_run(shown, tasks, writer) as display, engine.together():
+        board = run.tensorboard if tensorboard and main else None
+        with show_run(console if main else Console(quiet=True), tasks, board) as display, engine.together():
             run_tasks(experiment, evaluation, tasks, display)
     engine.wait()
     if not main:
@@ -328,7 +306,8 @@ def find_start(config: Any, runs: Iterable[RunDir]) -> RunDir | None:
     return None
 
 
-def _refuse_evaluation(run: RunDir, metadata: Mapping[str, Any]) -> None:
+def _refuse_copies(run: RunDir, metadata: Mapping[str, Any]) -> None:
+    refuse_archived(run, metadata)
     if metadata.get("evaluation") is not None:
         raise RunError(
             f"{run.path} is an evaluation of the run {run.path.parent.parent}; "
@@ -339,12 +318,11 @@ def _refuse_evaluation(run: RunDir, metadata: Mapping[str, Any]) -> None:
 def aligner_changes(own: Any, config: Any) -> list[str]:
     """Return the settings of the aligner that differ, as the user types them; one that is equal if none do."""
     before, after = describe(own)["aligner"], describe(config)["aligner"]
-    texts = {name: f"aligner.{name}={_typed(value)}" for name, value in after.items()}
+    texts = {
+        name: f"aligner.{name}={value if isinstance(value, str) else json.dumps(value, separators=(',', ':'))}"
+        for name, value in after.items()
+    }
     return [texts[name] for name, value in after.items() if before[name] != value] or [texts["iterations"]]
-
-
-def _typed(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
 
 
 def default_folder(config: Any) -> str:

@@ -1,17 +1,22 @@
-"""Live progress on the terminal: epoch, loss, accuracy and the time left."""
+"""The progress of a run: live on the terminal and, with the extra `tensorboard`, for TensorBoard."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from elign.lab.environment import MissingExtraError
 from elign.lab.runs.results import Results
-from elign.lab.runs.tensorboard import TensorBoard
 from elign.lab.training.trainer import TrainingProgress
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
 
 
 class RunDisplay:
@@ -21,24 +26,28 @@ class RunDisplay:
         console: Where to write.
         tasks: How many tasks there are.
         progress: Of the terminal.
-        board: Gets losses and results as well.
+        board: TensorBoard's writer; it gets losses and results as well.
     """
 
-    def __init__(self, console: Console, tasks: int, progress: Progress, board: TensorBoard | None = None) -> None:
+    def __init__(self, console: Console, tasks: int, progress: Progress, board: SummaryWriter | None = None) -> None:
         self._console, self._tasks, self._progress, self._board = console, tasks, progress, board
         self._line = progress.add_task("starting", total=None)
 
     def show(self, progress: TrainingProgress) -> None:
         """Show how far the training of a task is."""
         text = progress_text(progress, self._tasks)
+        ends_epoch = progress.step == progress.steps
         if self._console.is_terminal:
             done = progress.epoch * progress.steps + progress.step
             total = progress.epochs * progress.steps
             self._progress.update(self._line, description=text, completed=done, total=total)
-        elif progress.step == progress.steps:
+        elif ends_epoch:
             self._console.print(text, soft_wrap=True)
-        if self._board:
-            self._board.show(progress)
+        if self._board and ends_epoch:
+            name, epoch = f"task {progress.task + 1}", progress.epoch + 1
+            self._board.add_scalar(f"loss/{name}", progress.loss, epoch)
+            if progress.accuracy is not None:
+                self._board.add_scalar(f"training accuracy/{name}", progress.accuracy, epoch)
 
     def say(self, text: str) -> None:
         """Say what starts."""
@@ -47,17 +56,40 @@ class RunDisplay:
             self._console.print(text, soft_wrap=True)
 
     def finished(self, results: Results) -> None:
-        """Show the results of a task."""
-        if self._board:
-            self._board.finished(results)
+        """Write the methods of a task to TensorBoard; the task is the step."""
+        if self._board is None:
+            return
+        for row in results.rows:
+            for part in ("accuracy", "old", "new"):
+                value = getattr(row, part)
+                if value is not None:
+                    # A slash would make a group of its own.
+                    name = f"{part} ({row.classifier})/{row.method.replace('/', ' ')}"
+                    self._board.add_scalar(name, value, row.task)
+        self._board.flush()
 
 
 @contextmanager
-def show_run(console: Console, tasks: int, board: TensorBoard | None = None) -> Iterator[RunDisplay]:
-    """Yield the display of a run."""
+def show_run(console: Console, tasks: int, board: Path | None = None) -> Iterator[RunDisplay]:
+    """Yield the display of a run; `board` is a folder for TensorBoard.
+
+    Raises:
+        MissingExtraError: TensorBoard is not installed.
+    """
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        yield RunDisplay(console, tasks, progress, board)
+    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    with _board(board) if board else nullcontext() as writer, bar as progress:
+        yield RunDisplay(console, tasks, progress, writer)
+
+
+def _board(folder: Path) -> SummaryWriter:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise MissingExtraError(
+            "--tensorboard needs the package tensorboard: pip install 'elign[lab,tensorboard]'"
+        ) from None
+    return SummaryWriter(str(folder))
 
 
 def progress_text(progress: TrainingProgress, tasks: int) -> str:

@@ -21,14 +21,27 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import count, takewhile
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Annotated, Any, Literal
 
+from pydantic import Field
 from torch import Tensor
 
-from elign.lab.runs.file_format import RunMetadata, current_run, validate
+from elign.lab.config.composition import upgrade
+from elign.lab.evaluation.metrics import MAX_TASKS
+from elign.lab.registry import LEARNERS
 from elign.lab.runs.results import CSV_NAME, JSON_NAME, Results, read_results, write_csv, write_results
-from elign.lab.storage import MAKE_AGAIN, DamagedRunError, read_object, read_tensors, write_object, write_tensors
+from elign.lab.storage import (
+    MAKE_AGAIN,
+    DamagedRunError,
+    OpenModel,
+    check_values,
+    read_object,
+    read_tensors,
+    write_object,
+    write_tensors,
+)
 from elign.utils.errors import ElignError
 from elign.utils.files import write_bytes_atomic
 
@@ -55,15 +68,83 @@ class RunError(ElignError):
     """A folder without a run, or with another run than was meant; the message says what to do."""
 
 
-class RunDir:
-    """The files of one run.
+class _Named(OpenModel):
+    name: str
 
-    Args:
-        path: The folder; it need not exist yet.
-    """
+
+class _Learner(_Named):
+    options: dict[str, bool | int | float | str]
+
+
+class _Protocol(OpenModel):
+    name: str | None
+    first: int | None
+    increment: int | None
+
+
+class _Train(OpenModel):
+    first_epochs: int
+    epochs: int
+
+
+class _Memory(OpenModel):
+    per_class: int | None
+    budget: int | None = None
+
+
+class _Config(OpenModel):
+    """What summaries of a run show; `from_dict` of the benchmark checks the rest when the run is opened."""
+
+    seed: int
+    learner: _Learner
+    data: _Named
+    protocol: _Protocol
+    model: _Named
+    train: _Train
+    memory: _Memory
+    aligner: dict[str, Any]
+
+
+class RunMetadata(OpenModel):
+    """The content of `run.json`."""
+
+    benchmark: str
+    config: _Config
+    classes: list[str]
+    sizes: Annotated[list[Annotated[int, Field(ge=1, le=10**6)]], Field(min_length=1, max_length=MAX_TASKS)]
+    precision: Literal["32", "bf16"]
+    channels_last: bool
+    threads: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    training_digest: str | None = None
+    environment: dict[str, str] = Field(default={})
+    started: str = ""
+    overrides: list[str] = Field(default=[])
+    evaluation: list[str] = Field(default=[])
+    archived: bool = False
+
+
+def _current(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of a `run.json` of any version as that of today's."""
+    new = dict(values)
+    if "benchmark" not in new:
+        new["benchmark"] = new.pop("kind", "classification")
+    # Version 0.1 chose precision and layout by a race and called the result its speed.
+    speed = new.pop("speed", None)
+    if "precision" not in new and isinstance(speed, Mapping):
+        new |= speed
+    if isinstance(new.get("config"), Mapping):
+        new["config"] = upgrade(new["config"], threads=new.get("threads"), precision=new.get("precision"))
+    return new
+
+
+class RunDir:
+    """The files of one run in a folder, which need not exist yet."""
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
+        self.tensorboard = self.path / "tensorboard"
+        self._run_json = self.path / "run.json"
+        self._progress = self.path / "progress.safetensors"
 
     @property
     def exists(self) -> bool:
@@ -84,19 +165,6 @@ class RunDir:
             )
         return False
 
-    @property
-    def _run_json(self) -> Path:
-        return self.path / "run.json"
-
-    @property
-    def _progress(self) -> Path:
-        return self.path / "progress.safetensors"
-
-    @property
-    def tensorboard(self) -> Path:
-        """The folder for TensorBoard."""
-        return self.path / "tensorboard"
-
     def evaluation(self, name: str) -> RunDir:
         """Return the folder of an evaluation of this run."""
         return RunDir(self.path / "evaluations" / name)
@@ -110,7 +178,7 @@ class RunDir:
         write_object(self._run_json, {"format": FORMAT, **metadata})
 
     def metadata(self) -> dict[str, Any]:
-        """Read and check `run.json`; see `file_format.RunMetadata`.
+        """Read and check `run.json`; see `RunMetadata`.
 
         Raises:
             RunError: There is no run here, or a newer elign made it.
@@ -124,8 +192,8 @@ class RunDir:
                 raise RunError(
                     f"{self._run_json} has format {content.get('format')!r}, this elign reads {FORMAT}: upgrade elign"
                 )
-            metadata = current_run(content)
-            validate(RunMetadata, metadata)
+            metadata = _current(content)
+            check_values(RunMetadata, metadata)
         except ValueError as error:
             raise DamagedRunError(f"{self._run_json} is damaged ({error}); {_START_AGAIN}") from error
         return metadata
@@ -159,10 +227,7 @@ class RunDir:
 
     def tasks(self) -> int:
         """Return how many tasks are learned."""
-        number = 0
-        while self.is_learned(number):
-            number += 1
-        return number
+        return sum(1 for _ in takewhile(self.is_learned, count()))
 
     def is_learned(self, number: int) -> bool:
         """Return whether the model after this task is there."""
@@ -193,10 +258,7 @@ class RunDir:
 
     def finished_tasks(self) -> int:
         """Return how many tasks have results."""
-        number = 0
-        while (self.task(number) / JSON_NAME).is_file():
-            number += 1
-        return number
+        return sum(1 for _ in takewhile(lambda number: (self.task(number) / JSON_NAME).is_file(), count()))
 
     def results(self, number: int) -> Results | None:
         """Return the results of a task, None if there are none yet.
@@ -214,7 +276,7 @@ class RunDir:
 
     def write_task_results(self, number: int, results: Results) -> None:
         """Write the results of a task: with these files it is finished."""
-        write_results(self.task(number), results.rows, {}, tasks=results.tasks)
+        write_results(self.task(number), results)
 
     def copy_task_results(self, number: int, source: RunDir) -> None:
         """Copy the results of a task from another folder, without the file for spreadsheets."""
@@ -229,8 +291,7 @@ class RunDir:
 
     def write_results(self, by_task: Sequence[Results]) -> None:
         """Write the files that repeat the results of all tasks so far."""
-        whole = self._together(by_task)
-        write_results(self.path, whole.rows, whole.metadata, tasks=whole.tasks)
+        write_results(self.path, self._together(by_task))
 
     def repair_results(self, by_task: Sequence[Results]) -> None:
         """Write the files that repeat others again, where they are missing or differ: after a kill, or damage."""
@@ -238,12 +299,13 @@ class RunDir:
             write_csv(self.task(number), results.rows)
         whole = self._together(by_task)
         try:
-            if read_results(self.path / JSON_NAME) == whole:
-                write_csv(self.path, whole.rows)
-                return
+            intact = read_results(self.path / JSON_NAME) == whole
         except (FileNotFoundError, DamagedRunError):
-            pass
-        self.write_results(by_task)
+            intact = False
+        if intact:
+            write_csv(self.path, whole.rows)
+        else:
+            write_results(self.path, whole)
 
     def result_files(self) -> list[Path]:
         """Return the files with the results of all tasks, as far as they are there."""
@@ -320,3 +382,45 @@ def resume_command(folder: RunDir, metadata: Mapping[str, Any]) -> str:
         return shlex.join(["elign", "resume", str(folder.path)])
     run = str(folder.path.parent.parent)
     return shlex.join(["elign", "evaluate", run, *metadata["evaluation"], "--name", folder.path.name])
+
+
+def protocol_text(config: Mapping[str, Any]) -> str:
+    """Return the protocol's name, or the sizes of its tasks: "half-5", "4+2"."""
+    protocol = config["protocol"]
+    return protocol["name"] or f"{protocol['first']}+{protocol['increment']}"
+
+
+def memory_text(config: Mapping[str, Any]) -> str:
+    """Return how many exemplars are kept."""
+    memory = config["memory"]
+    if memory["per_class"]:
+        return f"{memory['per_class']} exemplars per class"
+    return f"{memory['budget']} exemplars" if memory.get("budget") else "no exemplars"
+
+
+def learner_text(config: Mapping[str, Any]) -> str:
+    """Return the learner, with those of its options that are not the published ones."""
+    name, options = config["learner"]["name"], config["learner"]["options"]
+    # Of a detector's learner: to ask for its options, torchvision would be needed.
+    defaults = LEARNERS[name].settings() if name in LEARNERS else options
+    own = [
+        f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}"
+        for key, value in options.items()
+        if value != defaults.get(key)
+    ]
+    return f"{name} ({', '.join(own)})" if own else str(name)
+
+
+def run_text(metadata: Mapping[str, Any]) -> str:
+    """Describe a whole run, but for its seed."""
+    config = metadata["config"]
+    train = config["train"]
+    held_out = ["validation images"] if config["data"].get("validation") else []
+    parts = [
+        f"{learner_text(config)} on {config['data']['name']}, {protocol_text(config)}",
+        *held_out,
+        f"{config['model']['name']}, {train['first_epochs']}/{train['epochs']} epochs",
+        memory_text(config),
+        *metadata.get("evaluation", []),
+    ]
+    return ", ".join(parts)

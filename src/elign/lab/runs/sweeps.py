@@ -21,14 +21,13 @@ from elign.lab.config.composition import ConfigError
 from elign.lab.config.schema import describe
 from elign.lab.environment import MissingExtraError
 from elign.lab.learners import LEARNERS
-from elign.lab.runs.describe import protocol_text
 from elign.lab.runs.experiment import BENCHMARKS, CLASSIFICATION, evaluated_by
 from elign.lab.runs.launch import find_start, resume_run, start_run
-from elign.lab.runs.run_dir import RunDir, RunError
+from elign.lab.runs.run_dir import RunDir, RunError, protocol_text
 from elign.utils.errors import ElignError, OptionError
 
 OUT = "out/sweep"
-_LOOK_SECONDS = 1.0
+_REFRESH_SECONDS = 1.0
 _REFUSED = {
     "start_from": "runs of a sweep take over each other's first tasks by themselves",
     "train.devices": "each run of a sweep has one process; how many devices it gets is --gpus",
@@ -41,13 +40,9 @@ class SweepError(ElignError):
 
 @dataclass(frozen=True)
 class Resources:
-    """What each run of a sweep gets.
+    """What each run of a sweep gets: processors, GPUs (half of one lets two runs share it), restarts of a dead process.
 
-    Args:
-        cpus: Processors.
-        gpus: GPUs; half of one lets two runs share it.
-        retries: How often a run is started again whose process died.
-        address: Of a Ray cluster; None: Ray is started on this machine, for this sweep alone.
+    Without the address of a Ray cluster, Ray is started on this machine, for this sweep alone.
     """
 
     cpus: int = 1
@@ -58,14 +53,7 @@ class Resources:
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of a sweep.
-
-    Args:
-        settings: What the user would type for it, its folder included.
-        config: What that means.
-        label: What tells it from the others of the sweep.
-        folder: Of the run; it need not exist yet.
-    """
+    """One run of a sweep: what the user would type for it, what that means, and what tells it from the others."""
 
     settings: tuple[str, ...]
     config: Any
@@ -73,11 +61,7 @@ class Cell:
     folder: RunDir
 
     def is_finished(self) -> bool:
-        """Return whether all tasks are evaluated by the methods of today.
-
-        Raises:
-            RunError: The folder holds another run.
-        """
+        """Return whether all tasks are evaluated by the methods of today; raise `RunError` if it is another run."""
         if not self.folder.exists:
             return False
         metadata, benchmark = self.folder.metadata(), BENCHMARKS[self.config.benchmark]
@@ -88,18 +72,9 @@ class Cell:
 
 
 def plan_sweep(texts: Sequence[str], *, benchmark: str = CLASSIFICATION, threads: int = 1) -> tuple[Path, list[Cell]]:
-    """Plan all combinations of the values that were given.
+    """Plan all combinations of settings as for `elign run`, with commas between values.
 
-    Args:
-        texts: Settings as for `elign run`, with commas between values.
-        benchmark: The benchmark.
-        threads: Of each run, unless the settings say so.
-
-    Returns:
-        The folder of the sweep, and its runs, each once.
-
-    Raises:
-        ConfigError: A setting does not exist or cannot have its value.
+    Returns the folder of the sweep, and its runs, each once; `threads` are those of each run, unless a setting says so.
     """
     paths = BENCHMARKS[benchmark].tree.paths
     out, choices = OUT, []
@@ -120,18 +95,14 @@ def plan_sweep(texts: Sequence[str], *, benchmark: str = CLASSIFICATION, threads
     varied = [number for number, values in enumerate(choices) if len(values) > 1]
     cells: dict[str, Cell] = {}
     for settings in itertools.product(*choices):
-        label = " ".join(settings[number] for number in varied)
-        cell = _cell(settings, label, folder / "runs", benchmark)
-        cells.setdefault(cell.config.digest(), cell)
+        config = BENCHMARKS[benchmark].compose(settings)
+        learner = dict(text.split("=", 1) for text in settings).get("learner", config.learner.name)
+        protocol = protocol_text(describe(config))
+        name = f"{learner}-{config.data.name}-{protocol}-seed{config.seed}-{config.digest()[:8]}"
+        label = " ".join(settings[number] for number in varied) or name
+        run = RunDir(folder / "runs" / name)
+        cells.setdefault(config.digest(), Cell((*settings, f"out={run.path}"), config, label, run))
     return folder, list(cells.values())
-
-
-def _cell(settings: tuple[str, ...], label: str, runs: Path, benchmark: str) -> Cell:
-    config = BENCHMARKS[benchmark].compose(settings)
-    learner = dict(text.split("=", 1) for text in settings).get("learner", config.learner.name)
-    protocol = protocol_text(describe(config))
-    name = f"{learner}-{config.data.name}-{protocol}-seed{config.seed}-{config.digest()[:8]}"
-    return Cell((*settings, f"out={runs / name}"), config, label or name, RunDir(runs / name))
 
 
 def split_list(text: str) -> tuple[str, ...]:
@@ -152,19 +123,14 @@ def split_list(text: str) -> tuple[str, ...]:
 
 
 class SweepTable:
-    """The state of each run of a sweep.
-
-    Args:
-        cells: The runs.
-        say: Is told of everything that changes.
-    """
+    """The state of each run of a sweep; `say` is told of everything that changes."""
 
     def __init__(self, cells: Sequence[Cell], say: Callable[[str], None]) -> None:
         self._cells, self._say = {cell.label: cell for cell in cells}, say
         self._states = {cell.label: "done before" if cell.is_finished() else "waiting" for cell in cells}
         self.failed: dict[str, str] = {}
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Find out which runs were started since."""
         for label, state in self._states.items():
             if state == "waiting" and self._cells[label].folder.is_locked():
@@ -205,27 +171,21 @@ def live_table(cells: Sequence[Cell], console: Console) -> Iterator[tuple[SweepT
 
     states = SweepTable(cells, say)
     if not console.is_terminal:
-        yield states, states.look
+        yield states, states.refresh
         return
     with Live(states.table(), console=console, transient=True, auto_refresh=False) as live:
 
-        def look() -> None:
-            states.look()
+        def refresh() -> None:
+            states.refresh()
             live.update(states.table(), refresh=True)
 
-        yield states, look
+        yield states, refresh
 
 
 def do_run(benchmark: str, settings: Sequence[str], learners: Mapping[str, Any]) -> str | None:
-    """Start or resume a run in this process.
+    """Start or resume a run in this process, which may not have registered the user's own `learners`.
 
-    Args:
-        benchmark: The benchmark.
-        settings: Of the run, its folder included.
-        learners: The user's own, which this process may not have registered.
-
-    Returns:
-        None if it is finished, else the problem: the other side may not know the class of an error.
+    Returns None if it is finished, else the problem: the other side may not know the class of an error.
     """
     LEARNERS.update(learners)
     console, compose = Console(quiet=True), BENCHMARKS[benchmark].compose
@@ -246,11 +206,7 @@ def do_run(benchmark: str, settings: Sequence[str], learners: Mapping[str, Any])
 
 
 def require_ray() -> Any:
-    """Return the package ray.
-
-    Raises:
-        MissingExtraError: It is not installed.
-    """
+    """Return the package ray; raise `MissingExtraError` if it is not installed."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Where all processors are busy, a worker takes minutes to start.
     os.environ.setdefault("RAY_worker_register_timeout_seconds", "600")
@@ -266,7 +222,7 @@ def run_cells(
     resources: Resources,
     *,
     ended: Callable[[Cell, str | None], None],
-    look: Callable[[], None],
+    refresh: Callable[[], None],
 ) -> None:
     """Do runs side by side, as many at a time as there is room for.
 
@@ -274,10 +230,7 @@ def run_cells(
         cells: The runs.
         resources: What each gets.
         ended: Is told of each run that ended, and why it failed, if it did.
-        look: Is called about once a second.
-
-    Raises:
-        OptionError: This machine can never have what a run asks for.
+        refresh: Is called about once a second.
     """
     with _connected(resources) as ray:
         task = ray.remote(num_cpus=resources.cpus, num_gpus=resources.gpus, max_retries=resources.retries)(do_run)
@@ -286,17 +239,13 @@ def run_cells(
             own = LEARNERS.own() if cell.config.benchmark == CLASSIFICATION else {}
             waiting[task.remote(cell.config.benchmark, cell.settings, own)] = cell
         while waiting:
-            for reference in ray.wait([*waiting], num_returns=1, timeout=_LOOK_SECONDS)[0]:
-                ended(waiting.pop(reference), _problem(ray, reference))
-            look()
-
-
-def _problem(ray: Any, reference: Any) -> str | None:
-    try:
-        problem: str | None = ray.get(reference)
-    except ray.exceptions.RayError as error:
-        problem = str(error).strip().splitlines()[-1]
-    return problem
+            for reference in ray.wait([*waiting], num_returns=1, timeout=_REFRESH_SECONDS)[0]:
+                try:
+                    problem = ray.get(reference)
+                except ray.exceptions.RayError as error:
+                    problem = str(error).strip().splitlines()[-1]
+                ended(waiting.pop(reference), problem)
+            refresh()
 
 
 @contextmanager

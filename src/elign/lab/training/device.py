@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -55,13 +55,7 @@ def bf16_is_native() -> bool:
 
 
 class Engine:
-    """A device, or the share that this process has of several.
-
-    Args:
-        accelerator: "auto", "cpu", "cuda" or "mps".
-        devices: How many, each with its own process. Under torchrun, torchrun decides.
-        precision: Precision and memory layout.
-    """
+    """A device, or the share that this process has of several; under torchrun, torchrun decides how many there are."""
 
     def __init__(self, *, accelerator: str = "auto", devices: int = 1, precision: Precision | None = None) -> None:
         # Imported here: it takes seconds, and commands that only read results do not need it.
@@ -83,32 +77,12 @@ class Engine:
             raise OptionError(f"cannot use train.accelerator={accelerator} train.devices={devices}: {error}") from error
         # With several devices this starts the other processes, or joins those of torchrun.
         self.fabric.launch()
+        self.device, self.processes, self.rank = self.fabric.device, self.fabric.world_size, self.fabric.global_rank
+        self.is_main = self.fabric.is_global_zero
+        """Whether this process writes files."""
+        self.wait, self.autocast = self.fabric.barrier, self.fabric.autocast
         if several:
             atexit.register(_close_connection)
-
-    @property
-    def device(self) -> torch.device:
-        """The device of this process."""
-        return self.fabric.device
-
-    @property
-    def is_main(self) -> bool:
-        """Whether this process writes files."""
-        return self.fabric.is_global_zero
-
-    @property
-    def processes(self) -> int:
-        """How many processes share the work."""
-        return self.fabric.world_size
-
-    @property
-    def rank(self) -> int:
-        """The number of this process, from 0."""
-        return self.fabric.global_rank
-
-    def wait(self) -> None:
-        """Wait until all processes are here."""
-        self.fabric.barrier()
 
     def of_first(self, function: Callable[[], _Value]) -> _Value:
         """Call a function in the first process and return its value in all of them.
@@ -170,10 +144,6 @@ class Engine:
             synchronise(module, self.device)
         wrapped, wrapped_optimizer = self.fabric.setup(self.place(module), optimizer)
         return wrapped, wrapped_optimizer
-
-    def autocast(self) -> AbstractContextManager[None]:
-        """Use the precision of training for work beside the wrapped module."""
-        return self.fabric.autocast()
 
     def share(self, rows: Tensor) -> Tensor:
         """Return this process's share of the rows of an epoch, as many as every other's.
@@ -267,11 +237,11 @@ class SyncedNorm(nn.BatchNorm2d):
         return (centred * scale.view(1, -1, 1, 1) + self.bias.view(1, -1, 1, 1)).to(input.dtype)
 
     def _update(self, mean: Tensor, variance: Tensor) -> None:
-        assert self.momentum is not None  # noqa: S101  (for the type checker: every backbone has one)
-        for kept, new in ((self.running_mean, mean), (self.running_var, variance)):
-            assert kept is not None  # noqa: S101  (likewise)
-            kept.lerp_(new, self.momentum)
-        assert self.num_batches_tracked is not None  # noqa: S101  (likewise)
+        # For the type checker: every batch norm of a backbone has these.
+        assert self.running_mean is not None and self.running_var is not None  # noqa: S101, PT018
+        assert self.num_batches_tracked is not None and self.momentum is not None  # noqa: S101, PT018
+        self.running_mean.lerp_(mean, self.momentum)
+        self.running_var.lerp_(variance, self.momentum)
         self.num_batches_tracked.add_(1)
 
 
@@ -280,19 +250,15 @@ class _Sum(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, values: Tensor) -> Tensor:
-        return _all_reduced(values)
+        values = values.clone()
+        torch.distributed.all_reduce(values)
+        return values
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return _all_reduced(gradient)
+        return _sum_over_all(gradient)
 
 
 def _sum_over_all(values: Tensor) -> Tensor:
     total: Tensor = _Sum.apply(values)  # type: ignore[no-untyped-call]
     return total
-
-
-def _all_reduced(values: Tensor) -> Tensor:
-    values = values.clone()
-    torch.distributed.all_reduce(values)
-    return values

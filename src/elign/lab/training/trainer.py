@@ -1,4 +1,4 @@
-"""The training of one task: the loop over epochs and batches, its optimiser, and the state to resume from."""
+"""The training of one task: the loop over epochs and batches, its learning rate, and the state to resume from."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from elign.lab.data.base import Split
 from elign.lab.environment import derive_seed
 from elign.lab.learners import Learner
 from elign.lab.training.device import Engine
-from elign.lab.training.schedule import rate_share
 from elign.utils.errors import ElignError
 
 
@@ -110,6 +109,24 @@ class TaskTraining(ABC):
         """Follow up on an epoch."""
 
 
+_WARM_UP, _START = 0.3, 0.04  # of the one-cycle schedule: share of the steps, share of the rate
+
+
+def rate_share(config: TrainConfig, epoch: int, within: float, *, epochs: int) -> float:
+    """Return the learning rate as a share of its peak, `within` (0 to 1) of an epoch from 0; nothing is stored.
+
+    One cycle: half a cosine up from 1/25, then one down to 0. Steps: times `gamma` from each milestone on, one epoch
+    early as in the published code, which moves its scheduler before each epoch: with 160 epochs and a milestone of 1/2,
+    epoch 79 (from 0) is the first with the lower rate.
+    """
+    if config.schedule == "steps":
+        return config.gamma ** sum(epoch + 1 >= round(milestone * epochs) for milestone in config.milestones)
+    done = (epoch + within) / epochs
+    if done < _WARM_UP:
+        return _START + (1 - _START) * (1 - math.cos(math.pi * done / _WARM_UP)) / 2
+    return (1 + math.cos(math.pi * (done - _WARM_UP) / (1 - _WARM_UP))) / 2
+
+
 def stochastic_descent(parameters: list[nn.Parameter], config: TrainConfig) -> torch.optim.Optimizer:
     """Make the optimiser of all published learners."""
     return torch.optim.SGD(
@@ -118,16 +135,7 @@ def stochastic_descent(parameters: list[nn.Parameter], config: TrainConfig) -> t
 
 
 class Trainer:
-    """Trains a learner in one task, in place.
-
-    Args:
-        learner: A module with `groups`, `state` and `load_state`; see `elign.lab.learners.Learner`.
-        training: The batches and the loss.
-        config: Rates and so on.
-        engine: Device, precision, layout.
-        callback: Shows the progress and saves states.
-        optimizer: Makes the optimiser.
-    """
+    """Trains a learner, which has `groups`, `state` and `load_state`, in one task, in place."""
 
     def __init__(
         self,
@@ -251,16 +259,7 @@ class Task:
 
 
 class ClassifierTraining(TaskTraining):
-    """The images and labels of a task.
-
-    Args:
-        learner: Has grown for the task.
-        task: The training images.
-        split: The data set that they are of.
-        config: Epochs, batch size, schedule.
-        engine: Device and layout.
-        seed: Of the whole run.
-    """
+    """The images and labels of a task, for a learner that has grown for it; `seed` is that of the whole run."""
 
     def __init__(
         self, learner: Learner, task: Task, split: Split, config: TrainConfig, *, engine: Engine, seed: int

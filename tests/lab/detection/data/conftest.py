@@ -1,4 +1,4 @@
-"""What the tests of detection's data share: small folders in VOC's and COCO's format."""
+"""Small folders in VOC's and COCO's format."""
 
 import json
 from collections.abc import Callable, Sequence

@@ -8,13 +8,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from elign.lab.detection.data.base import Objects
-from elign.lab.detection.evaluation.region_methods import RegionMethods
-from elign.lab.detection.models import make_detector, settings_of
-from elign.lab.evaluation.inputs import AlignerSettings
+from elign.lab.detection.config import TREE
+from elign.lab.detection.data import Objects
+from elign.lab.detection.detector import make_detector
+from elign.lab.detection.region_methods import RegionMethods
 
 KNOWN, NEW = 2, 2
-QUICK = AlignerSettings(iterations=30, hidden=(16,), steps=5, learning_rate=5e-3, step_size=0.5)
+QUICK = TREE.compose([]).aligner.replace(iterations=30, hidden=(16,), steps=5, learning_rate=5e-3, step_size=0.5)
 
 
 def make_images():
@@ -34,7 +34,7 @@ def make_pair(**changes):
     changes = {"proposals_test": (60, 20), "score_threshold": 0.1, **changes}
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        previous = make_detector("tiny-c4", settings=settings_of("tiny-c4", min_size=64, max_size=96, **changes))
+        previous = make_detector("tiny-c4", min_size=64, max_size=96, **changes)
         previous.grow(KNOWN)
         current = deepcopy(previous)
         current.grow(NEW)
@@ -63,7 +63,7 @@ def world():
     # As if all latents had drifted by one vector, longer than they differ from each other.
     drift = torch.randn(regions.latents.shape[1], generator=torch.Generator().manual_seed(2))
     pairs = regions.latents + regions.latents.std(dim=0).mean() * drift, regions.latents
-    methods = RegionMethods.fit(*pairs, old_classes=KNOWN, settings=QUICK, seed=3)
+    methods = RegionMethods(*pairs, old_classes=KNOWN, settings=QUICK, seed=3)
     return SimpleNamespace(
         previous=previous,
         current=current,

@@ -5,47 +5,26 @@ from __future__ import annotations
 import importlib.util
 import json
 import random
-import sys
 
 import pytest
 import torch
+from tests.lab.detection.annotating import found, objects
 
-from elign.lab.detection.data.base import Objects
-from elign.lab.detection.evaluation.average_precision import (
+from elign.lab.detection.average_precision import (
     Detections,
     average_precisions,
     coco_average_precisions,
     coco_metadata,
-    require_coco,
     score_methods,
 )
-from elign.lab.detection.evaluation.region_methods import Collected, predict_images
-from elign.lab.environment import MissingExtraError
+from elign.lab.detection.data import Objects
+from elign.lab.detection.region_methods import Collected
 from elign.lab.evaluation.inputs import EvaluationError
-from elign.lab.runs.results import read_results, write_results
 from elign.utils.errors import OptionError
 
 A, B, C = (0, 0, 10, 10), (20, 20, 30, 30), (40, 40, 50, 50)
 NOWHERE = (70, 70, 80, 80)
 METHODS = ("area", "11-point")
-
-
-def objects(*entries):
-    """Entries are (box, label) or (box, label, difficult)."""
-    return Objects(
-        boxes=torch.tensor([entry[0] for entry in entries], dtype=torch.float32).reshape(-1, 4),
-        labels=torch.tensor([entry[1] for entry in entries], dtype=torch.int64),
-        difficult=torch.tensor([len(entry) > 2 and entry[2] for entry in entries], dtype=torch.bool),
-    )
-
-
-def found(*entries):
-    """Entries are (box, label, score)."""
-    return Detections(
-        boxes=torch.tensor([entry[0] for entry in entries], dtype=torch.float32).reshape(-1, 4),
-        scores=torch.tensor([entry[2] for entry in entries], dtype=torch.float32),
-        labels=torch.tensor([entry[1] for entry in entries], dtype=torch.int64),
-    )
 
 
 def both(detections, truth, **options):
@@ -61,26 +40,9 @@ def test_right_wrong_right_of_three():
     assert both(detections, [objects((A, 0), (B, 0), (C, 0))]) == pytest.approx([5 / 9, 6 / 11])
 
 
-def test_difficult_objects_need_not_be_found_and_their_detections_do_not_count():
-    # Both detections of the difficult object vanish: right of one, whatever their scores.
-    detections = [found((B, 0, 0.9), (B, 0, 0.8), (A, 0, 0.7))]
-    assert both(detections, [objects((A, 0), (B, 0, True))]) == [1, 1]
-    assert both(detections, [objects((A, 0), (B, 0))]) != [1, 1]
-    # Too far off the difficult object: wrong, so wrong, right of one.
-    far = (20, 20, 30, 24)
-    assert both([found((far, 0, 0.9), (A, 0, 0.7))], [objects((A, 0), (B, 0, True))]) == [0.5, 0.5]
-
-
 def test_classes_without_an_object_that_counts_have_no_value():
     truth = [objects((A, 0), (B, 1, True), (C, 3))]
     assert average_precisions([found((A, 0, 0.5), (A, 2, 0.5))], truth, classes=3) == [1, None, None]
-
-
-def test_overlap_of_exactly_the_threshold_is_enough():
-    # 10 x 10 and 10 x 5: intersection over union 1/2.
-    half = (0, 0, 10, 5)
-    assert both([found((half, 0, 0.9))], [objects((A, 0))]) == [1, 1]
-    assert both([found((half, 0, 0.9))], [objects((A, 0))], threshold=0.51) == [0, 0]
 
 
 def test_recall_of_three_tenths_reaches_three_tenths():
@@ -88,19 +50,6 @@ def test_recall_of_three_tenths_reaches_three_tenths():
     boxes = [(20 * i, 0, 20 * i + 10, 10) for i in range(10)]
     detections = [found(*((box, 0, 0.9) for box in boxes[:3]))]
     assert both(detections, [objects(*((box, 0) for box in boxes))]) == pytest.approx([3 / 10, 4 / 11])
-
-
-def test_equal_scores_keep_the_order_of_images():
-    truth = [objects((A, 0)), objects((B, 0))]
-    wrong_first = [found((NOWHERE, 0, 0.5)), found((B, 0, 0.5))]
-    assert both(wrong_first, truth) == pytest.approx([1 / 4, 3 / 11])
-    assert both(wrong_first[::-1], truth[::-1]) == pytest.approx([1 / 2, 6 / 11])
-
-
-def test_nothing_found_and_nothing_there():
-    assert both([found()], [objects((A, 0))]) == [0, 0]
-    assert both([found((A, 0, 0.9))], [objects()]) == [None, None]
-    assert both([], []) == [None, None]
 
 
 def test_a_detectors_output_loses_the_background():
@@ -208,108 +157,71 @@ def scene(*, right, wrong, seed, classes=2):
     boxes, labels = grid(5 * classes), torch.arange(classes).repeat_interleave(5)
     hit = torch.cat([torch.arange(5)[:right] + 5 * label for label in range(classes)])
     missed = torch.arange(classes).repeat_interleave(wrong)
-    found = Detections(
+    detections = Detections(
         boxes=torch.cat([boxes[hit] + torch.rand(len(hit), 4, generator=generator), boxes[missed] + 500]),
         scores=torch.rand(len(hit) + len(missed), generator=generator),
         labels=torch.cat([labels[hit], missed]),
     )
-    return found, Objects(boxes, labels, torch.zeros(len(labels), dtype=torch.bool))
+    return detections, Objects(boxes, labels, torch.zeros(len(labels), dtype=torch.bool))
 
 
 @needs_coco
 def test_equals_the_area_where_both_definitions_coincide():
     # All wrong detections first, then all objects: precision is 10 / 13 at every recall, for 101 points and the area.
     scenes = [scene(right=5, wrong=0, seed=seed) for seed in (0, 1)]
-    false = torch.full((3, 4), 900.0) + torch.tensor([0.0, 0.0, 20.0, 20.0]) + 30 * torch.arange(3).unsqueeze(1)
-    scenes.append(
-        (
-            Detections(false, torch.full((3,), 2.0), torch.zeros(3, dtype=torch.int64)),
-            Objects(torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.bool)),
-        )
-    )
-    detections, objects = ([s[i] for s in scenes] for i in (0, 1))
-    coco = coco_average_precisions(detections, objects, classes=3)
-    assert coco.at_50 == pytest.approx((10 / 13, 1, None))
-    assert average_precisions(detections, objects, classes=3) == pytest.approx([10 / 13, 1, None])
+    scenes.append((found(*((box(40 + place), 0, 2.0) for place in range(3))), objects()))
+    detections, truth = zip(*scenes, strict=True)
+    assert coco_average_precisions(detections, truth, classes=3)["AP50"] == pytest.approx([10 / 13, 1, None])
+    assert average_precisions(detections, truth, classes=3) == pytest.approx([10 / 13, 1, None])
 
 
 @needs_coco
 @pytest.mark.parametrize("seed", range(3))
 def test_is_near_the_area_else(seed):
     scenes = [scene(right=4, wrong=2, seed=10 * seed + i) for i in range(6)]
-    detections, objects = ([s[i] for s in scenes] for i in (0, 1))
-    coco = coco_average_precisions(detections, objects, classes=2)
-    area = average_precisions(detections, objects, classes=2)
+    detections, truth = zip(*scenes, strict=True)
+    coco = coco_average_precisions(detections, truth, classes=2)
+    area = average_precisions(detections, truth, classes=2)
     # 101 points of a falling curve are off its area by at most one of them.
-    assert coco.at_50 == pytest.approx(area, abs=1 / 100)
+    assert coco["AP50"] == pytest.approx(area, abs=1 / 100)
     assert 0 < area[0] < 1
-    at_75 = average_precisions(detections, objects, classes=2, threshold=0.75)
-    assert coco.at_75 == pytest.approx(at_75, abs=1 / 100)
+    at_75 = average_precisions(detections, truth, classes=2, threshold=0.75)
+    assert coco["AP75"] == pytest.approx(at_75, abs=1 / 100)
 
 
 @needs_coco
 def test_mean_is_over_ten_overlaps():
     # 20 x 20 and 20 x 15.5: overlap 0.775, enough for the six thresholds 0.5, ..., 0.75.
-    boxes = grid(1)
-    truth = Objects(boxes, torch.tensor([0]), torch.tensor([False]))
-    found = Detections(boxes - torch.tensor([0.0, 0.0, 0.0, 4.5]), torch.tensor([0.9]), torch.tensor([0]))
-    coco = coco_average_precisions([found], [truth], classes=1)
-    assert (coco.mean, coco.at_50, coco.at_75) == (pytest.approx((0.6,)), pytest.approx((1,)), pytest.approx((1,)))
+    coco = coco_average_precisions([found(((0, 0, 20, 15.5), 0, 0.9))], [objects(((0, 0, 20, 20), 0))], classes=1)
+    assert [coco[name][0] for name in ("AP", "AP50", "AP75")] == pytest.approx([0.6, 1, 1])
 
 
 @needs_coco
 def test_difficult_objects_need_not_be_found():
-    found, truth = scene(right=4, wrong=0, seed=0, classes=1)
-    difficult = torch.tensor([False] * 4 + [True])
-    assert coco_average_precisions([found], [truth], classes=1).at_50[0] < 1
-    truth = Objects(truth.boxes, truth.labels, difficult)
-    assert coco_average_precisions([found], [truth], classes=1).at_50 == pytest.approx((1,))
+    detections, truth = scene(right=4, wrong=0, seed=0, classes=1)
+    assert coco_average_precisions([detections], [truth], classes=1)["AP50"][0] < 1
+    truth = Objects(truth.boxes, truth.labels, torch.tensor([False] * 4 + [True]))
+    assert coco_average_precisions([detections], [truth], classes=1)["AP50"] == pytest.approx([1])
 
 
 @needs_coco
 def test_nothing_there():
-    nothing = Objects(torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.bool))
-    empty = Detections(torch.zeros(0, 4), torch.zeros(0), torch.zeros(0, dtype=torch.int64))
-    for found, truth, value in (
-        ([], [], None),
-        ([empty], [nothing], None),
-        ([empty], [scene(right=1, wrong=0, seed=0, classes=1)[1]], 0),
-    ):
-        assert coco_average_precisions(found, truth, classes=1).mean == (value,)
+    there = scene(right=1, wrong=0, seed=0, classes=1)[1]
+    for detections, truth, value in (([], [], None), ([found()], [objects()], None), ([found()], [there], 0)):
+        assert coco_average_precisions(detections, truth, classes=1)["AP"] == [value]
 
 
-@needs_coco
-@pytest.mark.parametrize("package", ["torchmetrics.detection", "pycocotools"])
-def test_without_the_extra_the_message_says_what_to_install(monkeypatch, package):
-    require_coco()
-    monkeypatch.setitem(sys.modules, package, None)
-    for call in (require_coco, lambda: coco_average_precisions([], [], classes=1)):
-        with pytest.raises(MissingExtraError, match=r"pip install 'elign\[lab,coco\]'"):
-            call()
-
-
-def boxes(places):
-    return torch.tensor([[20.0 * place, 0.0, 20.0 * place + 10, 10.0] for place in places]).reshape(-1, 4)
-
-
-def truth(*labels):
-    """One object of each label, side by side."""
-    count = len(labels)
-    return Objects(boxes(range(count)), torch.tensor(labels), torch.zeros(count, dtype=torch.bool))
-
-
-def placed(*entries):
-    """Entries are (place, label, score)."""
-    places, labels, scores = zip(*entries, strict=True)
-    return Detections(boxes(places), torch.tensor(scores), torch.tensor(labels))
+def box(place):
+    """Boxes side by side."""
+    return 20 * place, 0, 20 * place + 10, 10
 
 
 # Classes 0 and 1 (task 1), 2 and 3 (task 2), 4 (task 3, not seen after task 2). Nobody has an object of class 3.
-OBJECTS = [truth(0, 1, 2, 4), truth(0)]
+OBJECTS = [objects(*((box(place), label) for place, label in enumerate((0, 1, 2, 4)))), objects((box(0), 0))]
 DETECTIONS = [
     # Class 0: right, right of two: 1. Class 1: wrong, right of one: 1/2. Class 2: right of one, 1. Class 3: nothing.
-    placed((0, 0, 0.9), (9, 1, 0.8), (1, 1, 0.7), (2, 2, 0.6), (3, 3, 0.5)),
-    placed((0, 0, 0.9)),
+    found((box(0), 0, 0.9), (box(9), 1, 0.8), (box(1), 1, 0.7), (box(2), 2, 0.6), (box(3), 3, 0.5)),
+    found((box(0), 0, 0.9)),
 ]
 
 
@@ -341,7 +253,7 @@ def test_the_first_task_has_neither_old_nor_new():
 
 def test_method_and_threshold_are_handed_on():
     # Class 1 with eleven points: one half at each. Class 0 with one of its two: 6 of 11 points instead of one half.
-    one = [DETECTIONS[0], Detections(torch.zeros(0, 4), torch.zeros(0), torch.zeros(0, dtype=torch.int64))]
+    one = [DETECTIONS[0], found()]
     collected = {"base": Collected(True, detections=one)}
     _, precisions = score_methods(collected, OBJECTS, task_sizes=[2, 2], method="11-point")
     assert precisions["base"][:2] == pytest.approx([6 / 11, 0.5])
@@ -352,23 +264,5 @@ def test_method_and_threshold_are_handed_on():
 
 def test_a_task_without_objects_has_no_value():
     collected = {"base": Collected(True, detections=DETECTIONS)}
-    with pytest.raises(EvaluationError, match="no test object of task 2"):
+    with pytest.raises(EvaluationError, match="no test object"):
         score_methods(collected, OBJECTS, task_sizes=[3, 1])
-
-
-def test_rows_of_a_detector_go_into_the_results_and_come_back(world, tmp_path):
-    collected = predict_images(
-        world.current, [world.images], world.methods, objects=world.objects, previous=world.previous
-    )
-    rows, precisions = score_methods(collected, world.objects, task_sizes=[2, 2])
-    assert [row.method for row in rows] == list(world.methods.names)
-    assert {row.method for row in rows if not row.label_free} == {
-        name for name in world.methods.names if "oracle" in name or name == "previous-model"
-    }
-    assert len({row.accuracy for row in rows}) > 3, "the methods are all alike"
-    task = {"task": 2, "average_precision": precisions}
-    path = write_results(tmp_path, rows, {}, tasks=[task])
-    results = read_results(path)
-    assert results.rows == rows
-    assert results.tasks[0]["average_precision"] == precisions
-    assert all(len(values) == 4 for values in precisions.values())

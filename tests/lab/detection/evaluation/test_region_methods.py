@@ -6,11 +6,12 @@ from copy import deepcopy
 
 import pytest
 import torch
+from tests.lab.detection.annotating import objects
 from torchvision.ops import box_iou
 
 from elign import ByEnergy, SplitOutputs, attach
-from elign.lab.detection.data.base import Objects
-from elign.lab.detection.evaluation.region_methods import (
+from elign.lab.detection.config import TREE
+from elign.lab.detection.region_methods import (
     REGION_METHODS,
     RegionMethods,
     old_regions,
@@ -18,7 +19,7 @@ from elign.lab.detection.evaluation.region_methods import (
     predict_images,
     region_pairs,
 )
-from elign.lab.evaluation.inputs import AlignerSettings, EvaluationError
+from elign.lab.evaluation.inputs import EvaluationError
 from elign.lab.evaluation.methods import METHODS
 from elign.utils.errors import OptionError
 
@@ -80,16 +81,11 @@ def test_base_is_the_detector_itself(world, taken):
     assert taken["base"].weights.sum() == 0
 
 
-@pytest.mark.parametrize("name", [name for name in REGION_METHODS if name.endswith("/oracle")])
-def test_oracles_move_the_regions_on_old_objects(world, old, taken, name):
-    close(taken[name].detections, by_hand(world, name, lambda z, row: bool(old[row])))
-    assert torch.equal(taken[name].weights > 0, old)
-
-
-@pytest.mark.parametrize("name", ["eli/all", "mean-shift/all"])
-def test_all_regions_are_moved(world, taken, name):
-    close(taken[name].detections, by_hand(world, name, lambda z, row: True))
-    assert (taken[name].weights == 1).all()
+@pytest.mark.parametrize("name", [name for name in REGION_METHODS if name.endswith(("/oracle", "/all"))])
+def test_oracles_move_the_regions_on_old_objects_and_others_all(world, old, taken, name):
+    moves = old if name.endswith("/oracle") else torch.ones_like(old)
+    close(taken[name].detections, by_hand(world, name, lambda z, row: bool(moves[row])))
+    assert torch.equal(taken[name].weights, moves.float())
 
 
 def test_by_prediction_moves_what_the_head_takes_for_old_but_not_for_background(world, taken):
@@ -224,20 +220,12 @@ def test_label_free_methods_need_no_annotation_and_do_not_change_with_it(world):
         assert method.aligned_share == informed[name].aligned_share
 
 
-def test_label_free_methods_do_not_depend_on_the_oracles_mask(world, old, taken):
-    for mask in (None, ~old, torch.ones_like(old)):
-        again = world.methods.predict(world.current, world.regions, old=mask)
-        assert all(same(again[name].detections, taken[name].detections) for name in LABEL_FREE)
-        assert (mask is None) == (set(again) == LABEL_FREE)
-        assert "previous-model" not in again
-
-
 def test_noise_is_the_same_on_every_walk_through_a_test_set(world):
-    noisy = RegionMethods.fit(
+    noisy = RegionMethods(
         world.regions.latents + 1,
         world.regions.latents,
         old_classes=world.old_classes,
-        settings=AlignerSettings(iterations=5, hidden=(8,), steps=3, noise=1.0),
+        settings=TREE.compose([]).aligner.replace(iterations=5, hidden=(8,), steps=3, noise=1.0),
         seed=1,
         names=["eli/all"],
     )
@@ -250,10 +238,10 @@ def test_shares_are_counted_over_all_batches(world):
     split = Unlabelled(world.images)
     collected = predict_images(world.current, batches(split), world.methods, objects=world.objects)
     weights, masks = [], []
-    for image, objects in zip(world.images, world.objects, strict=True):
+    for image, truth in zip(world.images, world.objects, strict=True):
         with torch.no_grad():
             regions = world.current.regions([image])
-        masks.append(old_regions(regions.boxes, [objects], old_classes=world.old_classes))
+        masks.append(old_regions(regions.boxes, [truth], old_classes=world.old_classes))
         weights.append(world.methods.predict(world.current, regions)["eli/by-prediction"].weights)
     weights, mask = torch.cat(weights), torch.cat(masks)
     assert 0 < weights.mean() < 1
@@ -278,14 +266,10 @@ def test_wrong_input_is_named(world, old):
         world.methods.predict(world.current, world.regions, old=old[:-1])
     with pytest.raises(EvaluationError, match="2 images, but annotations of 3"):
         predict_images(world.current, [world.images], world.methods, objects=[*world.objects, world.objects[0]])
-    with pytest.raises(OptionError, match="no method"):
-        RegionMethods({}, gates={}, old_classes=2, names=["bias-offset"])
-    with pytest.raises(OptionError, match="needs the aligner"):
-        RegionMethods({}, gates={}, old_classes=2, names=["eli/all"])
-    with pytest.raises(OptionError, match="latents"):
-        RegionMethods.fit(
-            torch.ones(2, 2), torch.ones(2, 2), old_classes=1, settings=AlignerSettings(space="logits"), seed=0
-        )
+    latents, quick = world.regions.latents, world.settings.replace(iterations=1)
+    for name in ("bias-offset", "eli/by-oracle", "nothing"):
+        with pytest.raises(OptionError, match="no method"):
+            RegionMethods(latents, latents, old_classes=2, settings=quick, seed=0, names=[name])
     other, _ = world.make_pair()
     other.transform.min_size = (96,)
     with pytest.raises(EvaluationError, match="different sizes"):
@@ -301,70 +285,34 @@ def annotated(world):
     ]
 
 
-def pairs_by_hand(world, annotated, *, shared=False):
-    """Latents under both models, and the regions, image by image."""
+@torch.no_grad()
+def pairs_by_hand(world, annotated, *, kind="objects", shared=False):
+    """Latents under both models, image by image."""
     rows = []
-    with torch.no_grad():
-        for images, targets in annotated:
-            seen, placed = world.current.transform(images, targets)
-            features = world.current.features(seen.tensors)
-            (proposals,), _ = world.current.propose(seen, features)
-            boxes = placed[0]["boxes"]
-            near = [region for region in proposals if box_iou(region.unsqueeze(0), boxes).max() >= 0.5]
-            rois = [torch.stack([*boxes, *near])]
-            theirs = features if shared else world.previous.features(seen.tensors)
-            before = world.previous.roi_outputs(theirs, rois, seen.image_sizes).latents
-            after = world.current.roi_outputs(features, rois, seen.image_sizes).latents
-            rows.append((before, after))
+    for images, targets in annotated:
+        seen, placed = world.current.transform(images, targets)
+        features = world.current.features(seen.tensors)
+        (proposals,), _ = world.current.propose(seen, features)
+        boxes = placed[0]["boxes"]
+        near = [bool(box_iou(region.unsqueeze(0), boxes).max() >= 0.5) for region in proposals]
+        objects = [*boxes, *(region for region, on in zip(proposals, near, strict=True) if on)]
+        others = [region for region, on in zip(proposals, near, strict=True) if not on]
+        rois = [torch.stack({"objects": objects, "others": others, "all": objects + others}[kind])]
+        theirs = features if shared else world.previous.features(seen.tensors)
+        before = world.previous.roi_outputs(theirs, rois, seen.image_sizes).latents
+        rows.append((before, world.current.roi_outputs(features, rois, seen.image_sizes).latents))
     assert any(len(before) > 1 for before, _ in rows), "no proposal overlaps an object"
     return tuple(torch.cat(side) for side in zip(*rows, strict=True))
 
 
-@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize(("kind", "shared"), [("objects", False), ("objects", True), ("others", False), ("all", False)])
 @pytest.mark.usefixtures("untouched_random_state")
-def test_pairs_are_of_the_same_regions(world, annotated, shared):
-    found = region_pairs(world.previous, world.current, annotated, shared_backbone=shared, seed=0)
-    expected = pairs_by_hand(world, annotated, shared=shared)
-    for z, wanted in zip(found, expected, strict=True):
+def test_pairs_are_of_the_same_regions(world, annotated, kind, shared):
+    found = region_pairs(world.previous, world.current, annotated, regions=kind, shared_backbone=shared, seed=0)
+    for z, wanted in zip(found, pairs_by_hand(world, annotated, kind=kind, shared=shared), strict=True):
         torch.testing.assert_close(z, wanted)
         assert not z.requires_grad
     assert not torch.allclose(*found, atol=1e-3)
-
-
-def test_the_authors_variant_lacks_the_drift_of_the_backbone(world, annotated):
-    own, shared = (
-        region_pairs(world.previous, world.current, annotated, shared_backbone=choice, seed=0)
-        for choice in (False, True)
-    )
-    assert torch.equal(own[1], shared[1])
-    assert not torch.allclose(own[0], shared[0], atol=1e-3)
-
-
-def test_regions_are_on_objects_elsewhere_or_both(world, annotated):
-    rows = {
-        which: region_pairs(world.previous, world.current, annotated, regions=which, seed=0, per_image=10**6)[1]
-        for which in ("objects", "others", "all")
-    }
-    torch.testing.assert_close(rows["objects"], pairs_by_hand(world, annotated)[1])
-    assert len(rows["others"]) > 0
-    assert len(rows["all"]) == len(rows["objects"]) + len(rows["others"])
-    for part in ("objects", "others"):
-        assert _distances(rows[part], rows["all"]).min(dim=1).values.max() < 1e-3
-    with torch.no_grad():
-        for images, targets in annotated:
-            seen, placed = world.current.transform(images, targets)
-            features = world.current.features(seen.tensors)
-            (proposals,), _ = world.current.propose(seen, features)
-            far = torch.stack([p for p in proposals if box_iou(p.unsqueeze(0), placed[0]["boxes"]).max() < 0.5])
-            expected = world.current.roi_outputs(features, [far], seen.image_sizes).latents
-            assert _distances(expected, rows["others"]).min(dim=1).values.max() < 1e-3
-    with pytest.raises(OptionError, match="objects, others, all"):
-        region_pairs(world.previous, world.current, annotated, regions="none", seed=0)
-
-
-def test_without_drift_pairs_are_equal(world, annotated):
-    z_prev, z_cur = region_pairs(world.current, deepcopy(world.current), annotated, seed=0)
-    assert torch.equal(z_prev, z_cur)
 
 
 def test_training_leaves_no_trace(world, annotated):
@@ -397,21 +345,9 @@ def test_images_without_boxes_are_passed_over(world, annotated):
     assert region_pairs(world.previous, world.current, [mixed], seed=0)[0].shape == alone[0].shape
     with pytest.raises(EvaluationError, match="no image has a box"):
         region_pairs(world.previous, world.current, [empty], seed=0)
-    with pytest.raises(OptionError, match="per_image"):
-        region_pairs(world.previous, world.current, annotated, seed=0, per_image=0)
-
-
-def _distances(one, other):
-    # The faster way through a product of matrices is not exact where two are nearly the same.
-    return torch.cdist(one, other, compute_mode="donot_use_mm_for_euclid_dist")
-
-
-def image(boxes, labels, difficult=None):
-    return Objects(
-        torch.tensor(boxes, dtype=torch.float32).reshape(-1, 4),
-        torch.tensor(labels, dtype=torch.int64),
-        torch.tensor(difficult or [False] * len(labels), dtype=torch.bool),
-    )
+    for wrong in ({"per_image": 0}, {"regions": "none"}):
+        with pytest.raises(OptionError, match="per_image"):
+            region_pairs(world.previous, world.current, annotated, seed=0, **wrong)
 
 
 def regions(*boxes):
@@ -419,32 +355,28 @@ def regions(*boxes):
 
 
 def test_regions_on_old_objects():
-    first = image([[0, 0, 10, 10], [20, 0, 30, 10]], [1, 2])
-    second = image([[0, 0, 10, 10]], [0], [True])
+    truth = [
+        objects(((0, 0, 10, 10), 1), ((20, 0, 30, 10), 2)),
+        objects(),
+        objects(((0, 0, 10, 10), 0, True)),
+        objects(),
+    ]
     proposed = [
         regions([0, 0, 10, 5], [0, 0, 10, 4.9], [20, 0, 30, 10], [50, 50, 60, 60]),  # overlaps 0.5, 0.49, 1, 0
         regions(),
         regions([1, 0, 10, 10]),
+        regions([0, 0, 1, 1]),
     ]
-    old = old_regions(proposed, [first, image([], []), second], old_classes=2)
-    assert old.tolist() == [True, False, False, False, True]
+    old = old_regions(proposed, truth, old_classes=2)
+    assert old.tolist() == [True, False, False, False, True, False]
     assert old.dtype == torch.bool
-    assert old_regions(proposed, [first, image([], []), second], old_classes=3)[2]
-    assert old_regions(proposed, [first, image([], []), second], old_classes=2, threshold=0.49)[1]
+    assert old_regions(proposed, truth, old_classes=3)[2]
+    with pytest.raises(EvaluationError, match="1 images"):
+        old_regions([regions()], [], old_classes=1)
 
 
 def test_the_best_match_decides_not_any_match():
     # The region overlaps the old object by 10/18 (enough) and the new one by more.
-    truth = image([[0, 0, 10, 18], [0, 0, 10, 11]], [0, 5])
+    truth = objects(((0, 0, 10, 18), 0), ((0, 0, 10, 11), 5))
     assert old_regions([regions([0, 0, 10, 10])], [truth], old_classes=5).tolist() == [False]
     assert old_regions([regions([0, 0, 10, 10])], [truth.of(range(5))], old_classes=5).tolist() == [True]
-
-
-def test_images_without_objects_or_regions():
-    assert old_regions([regions([0, 0, 1, 1])], [image([], [])], old_classes=1).tolist() == [False]
-    assert old_regions([regions()], [image([[0, 0, 1, 1]], [0])], old_classes=1).shape == (0,)
-
-
-def test_images_must_be_the_same():
-    with pytest.raises(EvaluationError, match="1 images"):
-        old_regions([regions()], [], old_classes=1)

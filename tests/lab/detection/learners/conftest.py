@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from elign.lab.detection.learners import make_detection_learner
-from elign.lab.detection.models import make_detector, settings_of
+from elign.lab.detection.detector import make_detector
+from elign.lab.detection.learners import DETECTION_LEARNERS
 
 SMALL = {
     "min_size": 64,
@@ -24,8 +24,8 @@ def make():
 
     def made(name, tasks=(2, 1), options=None, seed=0, **changes):
         torch.manual_seed(seed)
-        settings = settings_of("tiny-c4", **{**SMALL, "unknown": name == "ore", **changes})
-        learner = make_detection_learner(name, lambda: make_detector("tiny-c4", settings=settings), options)
+        settings = {**SMALL, "unknown": name == "ore", **changes}
+        learner = DETECTION_LEARNERS[name](lambda: make_detector("tiny-c4", **settings), options=options)
         for size in tasks:
             learner.grow(size)
         return learner

@@ -9,10 +9,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from elign.lab.detection.detector import roi_losses
 from elign.lab.detection.learners import Stage
-from elign.lab.detection.learners.base import softened_divergence
-from elign.lab.detection.learners.iod import ImageStore, _narrowed
-from elign.lab.detection.models.detector import roi_losses
+from elign.lab.detection.learners.iod import ImageStore, _narrowed, softened_divergence
 
 WARP = "roi_heads.box_head.stage.0.conv2.weight"
 
@@ -111,42 +110,6 @@ def test_fine_tuning_neither_stores_nor_warps_nor_moves_the_warp_layer(make, bat
     assert (learner.store.rows == -1).all()
 
 
-def test_the_store_grows_with_the_classes_and_keeps_old_images(make, batch, train):
-    learner = make("iod", (2,))
-    train(learner, *batch(1, 2))
-    before = learner.store.rows.clone()
-    learner.grow(1)
-    assert torch.equal(learner.store.rows[:2], before)
-    assert learner.store.rows.shape == (3, 10)
-
-
-def test_an_interrupted_task_goes_on_as_if_it_had_not_been(make, batch):
-    images, targets = batch(1, 2, 3)
-
-    def fetch(rows):
-        return [images[row] for row in rows], [targets[row] for row in rows]
-
-    def steps(learner, numbers):
-        learner.train()
-        for step in numbers:
-            # The loop seeds each step by itself; the store's choices must not depend on anything but its own state.
-            torch.manual_seed(step)
-            optimizer = torch.optim.SGD(learner.groups(), lr=0.01)
-            optimizer.zero_grad()
-            torch.stack([*learner(images, targets).values()]).sum().backward()
-            learner.before_step()
-            optimizer.step()
-            learner.after_step(step, torch.arange(3), targets, fetch, 0.01)
-
-    options = {"warp_every": 2, "warp_images": 2}
-    whole, half, resumed = (make("iod", options=options) for _ in range(3))
-    steps(whole, range(1, 5))
-    steps(half, range(1, 3))
-    resumed.load_state(copy.deepcopy(half.state()))
-    steps(resumed, range(3, 5))
-    assert all(torch.equal(value, resumed.state()[name]) for name, value in whole.state().items())
-
-
 def test_only_the_last_regions_of_each_class_count_in_a_warp_step(make, batch):
     look = make("iod").model.look(*batch(3))
     labels = torch.zeros_like(look.labels)
@@ -179,14 +142,6 @@ def test_an_image_without_objects_is_not_kept():
     assert kept.draw(4).tolist() == []
 
 
-def test_growing_keeps_what_is_there_and_adds_empty_places():
-    kept = store(classes=1)
-    kept.add(torch.tensor([7]), [torch.tensor([1])])
-    kept.grow(2)
-    assert kept.rows.tolist() == [[-1, -1, 7], [-1, -1, -1], [-1, -1, -1]]
-    assert kept.rows.dtype == torch.int64
-
-
 def test_an_image_with_two_classes_goes_to_either_by_chance_and_never_to_both():
     kept = store(per_class=50)
     kept.add(torch.arange(40), [torch.tensor([1, 2])] * 40)
@@ -202,19 +157,3 @@ def test_draw_gives_different_images_and_no_more_than_asked_for():
     assert sorted(kept.draw(9).tolist()) == [3, 4, 5]
     assert len(kept.draw(2)) == 2
     assert len({tuple(kept.draw(1).tolist()) for _ in range(30)}) == 3
-
-
-def test_going_on_from_a_state_makes_the_same_choices_whatever_else_draws_random_numbers():
-    rows, labels = torch.arange(30), [torch.tensor([1, 2])] * 30
-    whole, halves = store(per_class=20), store(per_class=20)
-    whole.add(rows, labels)
-    halves.add(rows[:13], labels[:13])
-    resumed = store(per_class=20)
-    resumed.load_state_dict(halves.state_dict())
-    torch.manual_seed(99)
-    resumed.add(rows[13:], labels[13:])
-    assert torch.equal(resumed.rows, whole.rows)
-    assert torch.equal(resumed.draw(5), whole.draw(5))
-    other = store(per_class=20, seed=1)
-    other.add(rows, labels)
-    assert not torch.equal(other.rows, whole.rows)

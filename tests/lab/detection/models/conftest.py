@@ -1,11 +1,11 @@
-"""What the tests of the detectors share: coloured squares on dark noise, and small detectors."""
+"""Coloured squares on dark noise, and small detectors."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from elign.lab.detection.models import make_detector, settings_of
+from elign.lab.detection.detector import make_detector
 
 # Class c is a square that is bright in colour channel c.
 _SQUARES = (
@@ -45,7 +45,7 @@ def make():
     def maker(classes=3, **changes):
         torch.manual_seed(2)
         numbers = {"min_size": 96, "max_size": 144, "rois": 24, "proposals_train": (80, 30), "proposals_test": (80, 20)}
-        detector = make_detector("tiny-c4", settings=settings_of("tiny-c4", **{**numbers, **changes}))
+        detector = make_detector("tiny-c4", **{**numbers, **changes})
         if classes:
             detector.grow(classes)
         return detector

@@ -12,21 +12,15 @@ import safetensors.torch
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 from safetensors.torch import save_file
 from tests.fuzzing import answer, damaged, fuzz
 from torch import nn
 from torchvision.models import _api, resnet18
 
 from elign import ElignError, OptionError
-from elign.lab.detection.models import (
-    DETECTORS,
-    WeightsError,
-    make_detector,
-    roi_losses,
-    settings_of,
-)
-from elign.lab.detection.models.c4_networks import load_weights
+from elign.lab.config.composition import ConfigError
+from elign.lab.detection.c4_networks import DETECTORS, WeightsError, load_weights, settings_of
+from elign.lab.detection.detector import make_detector, roi_losses
 
 SMALL = {
     "min_size": 64,
@@ -45,7 +39,7 @@ STRIDES = {"resnet50-c4": 16, "resnet18-c4": 16, "tiny-c4": 8}
 def test_every_detector_learns_and_detects(name):
     torch.manual_seed(0)
     # From scratch, so with group normalisation: frozen statistics of no data let a ResNet's latents explode.
-    detector = make_detector(name, settings=settings_of(name, **SMALL, normalisation="group"))
+    detector = make_detector(name, **SMALL, normalisation="group")
     detector.grow(2)
     images = [torch.rand(3, 64, 64)]
     targets = [{"boxes": torch.tensor([[8.0, 8.0, 40.0, 40.0]]), "labels": torch.tensor([2])}]
@@ -66,26 +60,18 @@ def test_every_detector_learns_and_detects(name):
 
 def test_images_too_small_for_the_stride_are_an_error():
     with pytest.raises(OptionError, match="min_size must be at least 64 for features of stride 16, got 32"):
-        make_detector("resnet18-c4", settings=settings_of("resnet18-c4", min_size=32))
+        make_detector("resnet18-c4", min_size=32)
 
 
 def test_frozen_stages_are_counted_from_the_stem():
     names = {}
     for count in (None, 0, 1, 3):
-        settings = settings_of("resnet18-c4", frozen_stages=count)
         # Without memory behind it: nothing is drawn, which takes most of the time.
         with torch.device("meta"):
-            detector = make_detector("resnet18-c4", settings=settings)
+            detector = make_detector("resnet18-c4", frozen_stages=count)
         frozen = [name for name, value in detector.backbone.named_parameters() if not value.requires_grad]
         names[count] = {name.partition(".")[0] for name in frozen}
     assert names == {None: set(), 0: set(), 1: {"conv1"}, 3: {"conv1", "layer1", "layer2"}}
-
-
-def test_settings_cannot_be_changed_afterwards_and_lists_become_tuples():
-    settings = settings_of("tiny-c4", anchors=[10, 20], min_size=[96, 128], proposals_test=[9, 5])
-    assert (settings.anchors, settings.short_sides, settings.proposals_test) == ((10, 20), (96, 128), (9, 5))
-    with pytest.raises(ValidationError):
-        settings.rois = 3
 
 
 @pytest.mark.parametrize(
@@ -94,32 +80,21 @@ def test_settings_cannot_be_changed_afterwards_and_lists_become_tuples():
         ("min_size", 0),
         ("min_size", ()),
         ("max_size", 100),
-        ("anchors", ()),
         ("anchors", (16, -1)),
         ("anchor_ratios", (float("nan"),)),
         ("proposals_train", (10, 20)),
-        ("proposals_test", (10,)),
         ("proposals_test", (10, 0)),
-        ("region_nms", 0.0),
-        ("region_samples", 0),
-        ("rois", 0),
-        ("positive_share", 1.5),
-        ("pool", 0),
         ("pool_samples", -1),
         ("score_threshold", 1.0),
         ("nms", -0.1),
-        ("detections_per_image", 0),
         ("normalisation", "batch"),
         ("frozen_stages", 5),
     ],
 )
 def test_a_number_outside_its_range_is_named(name, value):
-    with pytest.raises(OptionError, match=f"^{name} must"):
+    with pytest.raises(ConfigError, match=rf"^{name}[.\d]* must"):
         settings_of("tiny-c4", **{name: value})
-
-
-def test_a_setting_that_does_not_exist_is_named():
-    with pytest.raises(OptionError, match="no setting roiz"):
+    with pytest.raises(ConfigError, match="no setting 'roiz'"):
         settings_of("tiny-c4", roiz=3)
 
 
@@ -160,34 +135,32 @@ def test_with_weights_stem_and_first_stage_are_frozen(trained, tmp_path):
     detector = make_detector("resnet18-c4", weights=str(path))
     frozen = {name.partition(".")[0] for name, value in detector.backbone.named_parameters() if not value.requires_grad}
     assert frozen == {"conv1", "layer1"}
-    free = make_detector("resnet18-c4", weights=path, settings=settings_of("resnet18-c4", frozen_stages=0))
+    free = make_detector("resnet18-c4", weights=path, frozen_stages=0)
     assert all(value.requires_grad for value in free.backbone.parameters())
     # Batch normalisation is frozen everywhere: it has no parameters at all.
     assert not any("bn" in name for name, _ in detector.named_parameters())
 
 
-def test_files_that_hold_something_else_are_named(trained, tmp_path):
-    def message(content, suffix=".pth"):
-        path = tmp_path / f"weights{suffix}"
-        if isinstance(content, bytes):
-            path.write_bytes(content)
-        else:
-            torch.save(content, path)
-        with pytest.raises(WeightsError) as caught:
-            load_weights(net, "resnet18", path)
-        assert path.name in str(caught.value)
-        return str(caught.value)
-
-    state, net = trained.state_dict(), copy.deepcopy(trained)
-    assert "cannot be read as weights" in message(b"not a file of weights")
-    assert "cannot be read as weights" in message(b"not a file of weights", ".safetensors")
-    assert "cannot be read as weights" in message(pickle.dumps(pytest.raises, protocol=2))
-    assert "cannot be read as weights" in message(b"")
-    assert "holds no state dict" in message([1, 2])
-    assert "holds no state dict" in message({"epoch": 3})
-    assert "lacks" in message({name: value for name, value in state.items() if "layer3" not in name})
-    assert "of other names" in message({**state, "more": torch.zeros(1)})
-    assert "conv1.weight" in message({**state, "conv1.weight": torch.zeros(3)})
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"not a file of weights", "cannot be read as weights"),
+        (b"", "cannot be read as weights"),
+        ([1, 2], "holds no state dict"),
+        ({"epoch": 3}, "holds no state dict"),
+        (lambda state: {name: value for name, value in state.items() if "layer3" not in name}, "lacks"),
+        (lambda state: {**state, "more": torch.zeros(1)}, "of other names"),
+        (lambda state: {**state, "conv1.weight": torch.zeros(3)}, "conv1.weight"),
+    ],
+)
+def test_files_that_hold_something_else_are_named(trained, tmp_path, content, problem):
+    path = tmp_path / "weights.pth"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        torch.save(content(trained.state_dict()) if callable(content) else content, path)
+    with pytest.raises(WeightsError, match=rf"weights.pth.*{problem}"):
+        load_weights(copy.deepcopy(trained), "resnet18", path)
     with pytest.raises(ElignError, match="There is no file of weights"):
         make_detector("resnet18-c4", weights=tmp_path / "nowhere.pth")
 
@@ -219,7 +192,7 @@ def test_networks_that_take_no_weights_say_so():
     with pytest.raises(OptionError, match="trained from scratch"):
         make_detector("tiny-c4", weights="torchvision")
     with pytest.raises(OptionError, match="normalisation=frozen"):
-        make_detector("resnet18-c4", weights="torchvision", settings=settings_of("resnet18-c4", normalisation="group"))
+        make_detector("resnet18-c4", weights="torchvision", normalisation="group")
 
 
 STATE = {"weight": torch.arange(6.0).view(2, 3), "bias": torch.ones(2)}

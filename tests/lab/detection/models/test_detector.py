@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 
 import pytest
@@ -13,9 +12,8 @@ from torchvision.ops import box_iou
 
 import elign
 from elign import OptionError
-from elign.lab.detection.models import DetectorUseError, roi_losses
-from elign.lab.detection.models.c4_networks import RegionPool
-from elign.lab.detection.models.detector import Predictor
+from elign.lab.detection.c4_networks import RegionPool
+from elign.lab.detection.detector import DetectorUseError, Predictor, roi_losses
 
 
 def same(one, two):
@@ -38,14 +36,11 @@ def test_forward_is_regions_and_then_detections(loud, uneven, class_agnostic, un
 
 @torch.no_grad()
 def test_forward_is_torchvisions(loud, uneven):
-    detector = loud(class_agnostic_boxes=False)
-    assert same(detector(uneven[0]), FasterRCNN.forward(detector, uneven[0]))
-
-
-@torch.no_grad()
-def test_targets_are_never_looked_at(loud, uneven):
-    detector = loud()
-    assert same(detector(uneven[0]), detector(uneven[0], targets=object()))
+    detector = loud(class_agnostic_boxes=False, score_threshold=0.3, detections_per_image=4)
+    found = detector(uneven[0], targets=object())  # never looked at
+    assert same(found, FasterRCNN.forward(detector, uneven[0]))
+    assert max(len(one["labels"]) for one in found) == 4
+    assert min(one["scores"].min() for one in found if len(one["scores"])) > 0.3
 
 
 @torch.no_grad()
@@ -56,8 +51,7 @@ def test_regions_are_in_both_frames(loud):
     # The short side becomes 96, but the long one at most 144.
     assert regions.image_sizes == [(96, 96), (28, 144)]
     assert regions.original_sizes == [(48, 48), (60, 300)]
-    assert regions.counts == [len(rois) for rois in regions.rois]
-    assert regions.latents.shape == (sum(regions.counts), detector.latent_dim)
+    assert regions.latents.shape == (sum(map(len, regions.rois)), detector.latent_dim)
     torch.testing.assert_close(regions.boxes[0], regions.rois[0] / 2)
     factors = torch.tensor([300 / 144, 60 / 28, 300 / 144, 60 / 28])
     torch.testing.assert_close(regions.boxes[1], regions.rois[1] * factors)
@@ -65,11 +59,6 @@ def test_regions_are_in_both_frames(loud):
         assert boxes.min() >= 0
         assert boxes[:, 2].max() <= width + 1e-3
         assert boxes[:, 3].max() <= height + 1e-3
-
-
-def test_regions_of_a_training_detector_are_refused(make, scenes):
-    with pytest.raises(DetectorUseError, match=r"\.eval\(\)"):
-        make().regions(scenes[0])
 
 
 @torch.no_grad()
@@ -103,14 +92,6 @@ def test_the_unknown_is_never_returned_and_takes_its_probability_with_it(loud, s
     torch.testing.assert_close(found["scores"], expected)
 
 
-@torch.no_grad()
-def test_detections_obey_threshold_and_number(loud, scenes):
-    detector = loud(score_threshold=0.3, detections_per_image=4)
-    for found in detector(scenes[0]):
-        assert 0 < len(found["labels"]) <= 4
-        assert found["scores"].min() > 0.3
-
-
 @pytest.mark.parametrize("class_agnostic", [True, False])
 @torch.no_grad()
 def test_images_without_any_region_give_no_detections(loud, scenes, class_agnostic):
@@ -118,7 +99,7 @@ def test_images_without_any_region_give_no_detections(loud, scenes, class_agnost
     regions = detector.regions(scenes[0])
     nothing = torch.zeros(0, 4)
     partly = dataclasses.replace(regions, rois=[nothing, regions.rois[1]])
-    second = detector.detections(regions.latents[regions.counts[0] :], partly)
+    second = detector.detections(regions.latents[len(regions.rois[0]) :], partly)
     assert len(second[0]["boxes"]) == 0
     assert same(second[1:], detector(scenes[0])[1:])
     empty = dataclasses.replace(regions, rois=[nothing, nothing])
@@ -141,19 +122,6 @@ def test_boxes_keep_their_precision_under_autocast(loud, scenes):
         assert values.dtype == torch.float32
     for values in (*regions.rois, *(one["boxes"] for one in found)):
         assert not torch.equal(values, values.bfloat16().float())
-
-
-@torch.no_grad()
-def test_growing_keeps_what_was_known(loud, scenes):
-    detector = loud(score_threshold=0.0, detections_per_image=10_000)
-    regions = detector.regions(scenes[0])
-    before, boxes = detector.roi_heads.box_predictor(regions.latents)
-    detector.grow(2)
-    after, boxes_after = detector.roi_heads.box_predictor(regions.latents)
-    torch.testing.assert_close(after[:, :4], before)
-    torch.testing.assert_close(boxes_after, boxes)
-    labels = {label for found in detector(scenes[0]) for label in found["labels"].tolist()}
-    assert labels == {1, 2, 3, 4, 5}
 
 
 NAMES = {
@@ -190,28 +158,6 @@ def test_class_agnostic_boxes_are_learned_from_all_classes(make, scenes):
     torch.testing.assert_close(roi_losses(look)["box"], wanted / len(look.labels))
 
 
-def test_a_look_is_consistent(make, uneven):
-    detector = make(class_agnostic_boxes=False, unknown=True)
-    look = detector.look(*uneven)
-    regions = sum(len(rois) for rois in look.rois)
-    batch, channels, height, width = look.features.shape
-    assert (batch, channels) == (3, 96)
-    assert look.images.tensors.shape[-2:] == (height * 8, width * 8)
-    assert look.objectness.shape == (3, 12, height, width)
-    assert look.region_deltas.shape == (3, 48, height, width)
-    assert look.labels.shape == look.roi_objectness.shape == (regions,)
-    assert look.regression_targets.shape == (regions, 4)
-    assert look.outputs.latents.shape == (regions, detector.latent_dim)
-    assert look.outputs.logits.shape == (regions, 5)
-    assert look.outputs.deltas.shape == (regions, 4, 4)
-    assert (look.outputs.latents >= 0).all()
-    # No region of the image without objects is labelled.
-    assert not look.labels[-len(look.rois[2]) :].any()
-    assert ((look.roi_objectness > 0) & (look.roi_objectness <= 1)).all()
-    assert not any(rois.requires_grad for rois in look.rois)
-    assert not look.roi_objectness.requires_grad
-
-
 def test_annotated_boxes_are_among_the_candidates_with_certain_objectness(make, scenes):
     images, targets = scenes
     look = make(rois=200).look(images, targets)
@@ -240,89 +186,13 @@ def test_sampled_regions_keep_their_objectness(make, scenes):
         assert (found[~proposed] == 1).all()
 
 
-def test_other_labels_change_the_classification_only(make, scenes):
-    detector = make(unknown=True)
-    look = detector.look(*scenes)
-    plain = roi_losses(look)
-    assert detector.unknown_label == 4
-    labels = look.labels.clone()
-    labels[(labels == 0).nonzero()[0]] = detector.unknown_label
-    other = roi_losses(look, labels)
-    torch.testing.assert_close(other["classification"], F.cross_entropy(look.outputs.logits, labels))
-    assert other["classification"] != plain["classification"]
-    assert torch.equal(other["box"], plain["box"])
-
-
-def test_steps_of_a_look_can_be_repeated_one_by_one(make, scenes):
-    """What learners do with a teacher: look at the student's images, features and regions."""
-    detector = make()
-    look = detector.look(*scenes)
-    assert torch.equal(detector.features(look.images.tensors), look.features)
-    objectness, deltas = detector.region_outputs(look.features)
-    assert torch.equal(objectness, look.objectness)
-    assert torch.equal(deltas, look.region_deltas)
-    again = detector.roi_outputs(look.features, look.rois, look.images.image_sizes)
-    for name in ("latents", "logits", "deltas"):
-        assert torch.equal(getattr(again, name), getattr(look.outputs, name))
-    proposals, probabilities = detector.propose(look.images, look.features)
-    assert [len(boxes) for boxes in proposals] == [len(scores) for scores in probabilities]
-    assert all(len(boxes) <= 30 for boxes in proposals)
-    assert all((scores.diff() <= 0).all() and scores.min() > 0 and scores.max() < 1 for scores in probabilities)
-    assert all(len(boxes) <= 20 for boxes in detector.eval().propose(look.images, look.features)[0])
-
-
-def test_gradients_reach_every_parameter(make, scenes):
-    detector = make()
-    sum(detector(*scenes).values()).backward()
-    assert [name for name, value in detector.named_parameters() if value.grad is None or not value.grad.any()] == []
-
-
-def test_the_warp_layer_is_the_last_convolution(make):
-    detector = make()
-    (weight,) = detector.warp_parameters()
-    assert weight is dict(detector.named_parameters())["roi_heads.box_head.stage.0.conv2.weight"]
-
-
-def test_a_copy_is_a_teacher_that_stays_as_it_is(make, scenes):
-    detector = make()
-    teacher = copy.deepcopy(detector).eval().requires_grad_(False)
-    before = {name: value.clone() for name, value in teacher.state_dict().items()}
-    detector.grow(2)
-    sum(detector(*scenes).values()).backward()
-    torch.optim.SGD(detector.parameters(), 0.1).step()
-    assert (teacher.classes, detector.classes) == (3, 5)
-    assert all(torch.equal(value, before[name]) for name, value in teacher.state_dict().items())
-    look = detector.look(*scenes)
-    taught = teacher.roi_outputs(look.features, look.rois, look.images.image_sizes)
-    assert taught.logits.shape == (len(look.labels), 4)
-
-
-@pytest.mark.parametrize("class_agnostic", [True, False])
-def test_a_state_goes_into_a_fresh_detector_of_the_same_growth(make, scenes, class_agnostic):
-    options = {"class_agnostic_boxes": class_agnostic, "unknown": True}
-    detector = make(classes=2, **options)
-    detector.grow(2)
-    other = make(classes=0, **options)
-    other.grow(4)
-    with torch.no_grad():
-        for parameter in detector.parameters():
-            parameter.add_(0.01)
-    other.load_state_dict(detector.state_dict())
-    for one, two in zip(detector.eval()(scenes[0]), other.eval()(scenes[0]), strict=True):
-        assert all(torch.equal(one[name], two[name]) for name in ("boxes", "labels", "scores"))
-
-
-def test_a_detector_without_classes_says_so(make, scenes):
-    detector = make(classes=0)
-    assert detector.classes == 0
-    with pytest.raises(DetectorUseError, match=r"no classes yet: call grow\(\)"):
-        detector(*scenes)
-    with pytest.raises(DetectorUseError, match=r"no classes yet: call grow\(\)"):
-        detector.eval()(scenes[0])
-
-
-def test_training_without_targets_and_boxes_without_area_are_errors(make, scenes):
+def test_wrong_use_is_named(make, scenes):
     images, targets = scenes
+    for wrong in (lambda: make(classes=0)(*scenes), lambda: make(classes=0).eval()(images)):
+        with pytest.raises(DetectorUseError, match=r"no classes yet: call grow\(\)"):
+            wrong()
+    with pytest.raises(DetectorUseError, match=r"\.eval\(\)"):
+        make().regions(images)
     with pytest.raises(DetectorUseError, match="needs targets"):
         make()(images)
     targets[1]["boxes"][0, 2] = targets[1]["boxes"][0, 0]
@@ -333,7 +203,8 @@ def test_training_without_targets_and_boxes_without_area_are_errors(make, scenes
 @pytest.mark.parametrize("class_agnostic", [True, False])
 @pytest.mark.parametrize("unknown", [True, False])
 def test_growing_keeps_what_old_rows_say_bit_for_bit(class_agnostic, unknown):
-    predictor = Predictor(5, 2, class_agnostic=class_agnostic, unknown=unknown)
+    predictor = Predictor(5, class_agnostic=class_agnostic, unknown=unknown)
+    predictor.grow(2)
     with torch.no_grad():
         for parameter in predictor.parameters():
             parameter.normal_()
@@ -351,42 +222,21 @@ def test_growing_keeps_what_old_rows_say_bit_for_bit(class_agnostic, unknown):
         assert torch.equal(after[f"box.{kind}"][: len(old)], old)
         assert len(after[f"box.{kind}"]) == (4 if class_agnostic else 24)
     assert predictor.classes == 5
+    predictor.requires_grad_(False).grow(1)
+    assert not any(parameter.requires_grad for parameter in predictor.parameters())
+    with pytest.raises(OptionError, match="1 class or more"):
+        predictor.grow(0)
 
 
 def test_new_rows_start_small_without_bias_and_differ():
-    predictor = Predictor(400, 1, class_agnostic=False, unknown=True)
+    predictor = Predictor(400, class_agnostic=False, unknown=True)
     predictor.grow(50)
-    new = predictor.score.weight[2:52]
+    new = predictor.score.weight[1:51]
     assert 0.009 < new.std().item() < 0.011
     assert 0.0009 < predictor.box.weight[8:].std().item() < 0.0011
     assert not predictor.score.bias.any()
     assert not predictor.box.bias.any()
     assert len(new.unique(dim=0)) == 50
-
-
-def test_growing_keeps_frozen_what_was_frozen():
-    predictor = Predictor(5, 1).requires_grad_(False)
-    predictor.grow(1)
-    assert not predictor.score.weight.requires_grad
-    assert predictor.score.out_features == 3
-
-
-def test_can_begin_with_no_class():
-    predictor = Predictor(5)
-    assert predictor(torch.rand(2, 5))[0].shape == (2, 1)
-    predictor.grow(2)
-    assert predictor(torch.rand(2, 5))[0].shape == (2, 3)
-
-
-@pytest.mark.parametrize("new", [0, -1])
-def test_growing_by_nothing_is_an_error(new):
-    with pytest.raises(OptionError, match=f"1 class or more, not by {new}"):
-        Predictor(5, 1).grow(new)
-
-
-def test_sizes_that_cannot_be_are_an_error():
-    with pytest.raises(OptionError, match="latent_dim"):
-        Predictor(0, 1)
 
 
 def test_bins_lie_where_the_pixels_are():
@@ -405,12 +255,10 @@ def test_bins_lie_where_the_pixels_are():
 def test_a_tiny_detector_learns_two_scenes_by_heart(make, scenes):
     """The whole chain: what is learned in training mode comes out of evaluation mode, at the right place."""
     images, targets = scenes
-    detector = make()
-    optimizer = torch.optim.AdamW(detector.parameters(), lr=2e-3)
-    # To its end: stopped early, one start in ten has a box too many, and rounding, which differs from one kind of
-    # processor to another, decides which. So far down all of 30 starts pass.
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 300)
-    for _ in range(300):
+    detector, steps = make(), 80
+    optimizer = torch.optim.AdamW(detector.parameters(), lr=3e-3)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=steps)
+    for _ in range(steps):
         optimizer.zero_grad()
         sum(detector(images, targets).values()).backward()
         optimizer.step()
@@ -418,10 +266,7 @@ def test_a_tiny_detector_learns_two_scenes_by_heart(make, scenes):
     with torch.inference_mode():
         found = detector.eval()(images)
     for one, target in zip(found, targets, strict=True):
-        strongest = box_iou(target["boxes"], one["boxes"]).max(dim=1)
-        assert strongest.values.min() > 0.5
-        sure = one["scores"] > 0.5
-        assert sure.sum() == len(target["labels"])
-        overlaps, which = box_iou(target["boxes"], one["boxes"][sure]).max(dim=1)
+        strongest = one["scores"].topk(len(target["labels"])).indices
+        overlaps, which = box_iou(target["boxes"], one["boxes"][strongest]).max(dim=1)
         assert overlaps.min() > 0.5
-        assert torch.equal(one["labels"][sure][which], target["labels"])
+        assert torch.equal(one["labels"][strongest][which], target["labels"])

@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from rich.console import Console
 from tests.lab.starting import start
 
 from elign.lab.runs.experiment import DETECTION
-from elign.lab.runs.run_dir import RunDir
-
-
-@pytest.fixture(scope="session")
-def console() -> Console:
-    return Console(quiet=True)
 
 
 @pytest.fixture(scope="session")
@@ -21,7 +14,21 @@ def quick(quick_detection) -> tuple[str, ...]:
 
 
 @pytest.fixture(scope="session")
-def iod(tmp_path_factory, console, quick) -> RunDir:
-    """iOD has everything: distillation, warp steps from a store of images, and fine-tuning on kept images."""
-    out = tmp_path_factory.mktemp("iod") / "run"
-    return start([*quick, "learner=iod", "learner.warp_every=2", f"out={out}"], console, benchmark=DETECTION)
+def run_of(tmp_path_factory, quick):
+    """Gives a finished run of a learner; nobody may change it."""
+    runs = {}
+
+    def given(learner):
+        if learner not in runs:
+            # iOD has everything: distillation, warp steps from a store of images, and fine-tuning on kept images.
+            more = ["learner.warp_every=2"] if learner == "iod" else []
+            out = tmp_path_factory.mktemp(learner) / "run"
+            runs[learner] = start([*quick, f"learner={learner}", *more, f"out={out}"], benchmark=DETECTION)
+        return runs[learner]
+
+    return given
+
+
+@pytest.fixture
+def iod(run_of):
+    return run_of("iod")

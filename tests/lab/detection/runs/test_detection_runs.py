@@ -5,17 +5,21 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import runpy
 import shutil
 import sys
 
 import pytest
-from tests.lab.starting import reevaluate, start
+import torch
+from tests.lab.starting import QUIET, reevaluate, start
 from tests.lab.versions import evaluate_in_version
 
 from elign.lab.cli.main import main
 from elign.lab.config import ConfigError
+from elign.lab.detection.data import DETECTION_DATASETS
 from elign.lab.detection.detection_experiment import DetectionExperiment
-from elign.lab.detection.evaluation.region_methods import REGION_METHODS
+from elign.lab.detection.learners import DETECTION_LEARNERS
+from elign.lab.detection.region_methods import REGION_METHODS
 from elign.lab.environment import MissingExtraError
 from elign.lab.runs.experiment import DETECTION, version_note
 from elign.lab.runs.launch import resume_run
@@ -37,41 +41,32 @@ def pictures(folder):
     return read_tensors(folder.task(1) / "pictures.safetensors")[1]["count"]
 
 
-@pytest.mark.parametrize("learner", ["finetune", "joint", "ilod", "faster-ilod", "ore"])
-def test_every_learner_learns_two_tasks(quick, tmp_path, console, learner):
-    folder = start([*quick, f"learner={learner}", f"out={tmp_path / 'run'}"], console, benchmark=DETECTION)
-    _check(folder)
-    # Only ORE says something of objects that are still to come, and after the last task there are none.
-    assert ["unknown" in task for task in folder.gather().tasks] == [learner == "ore", False]
-
-
-def test_iod(iod):
-    _check(iod)
-    assert any(name.startswith("store.") for name in iod.load_model(1)[0])
-
-
-def _check(folder):
-    found = rows(folder)
+@pytest.mark.parametrize("learner", DETECTION_LEARNERS)
+def test_every_learner_learns_two_tasks(run_of, learner):
+    folder = run_of(learner)
+    found, tasks = rows(folder), folder.gather().tasks
     assert [row.method for row in found if row.task == 1] == ["base"]
     assert sorted(row.method for row in found if row.task == 2) == sorted(REGION_METHODS)
     assert {row.classifier for row in found} == {"detector"}
-    tasks = folder.gather().tasks
     assert len(tasks[1]["average_precision"]["base"]) == 10
     assert {"train", "extract", "fit", "methods"} <= tasks[1]["seconds"].keys()
+    # Only ORE says something of objects that are still to come, and after the last task there are none.
+    assert ["unknown" in task for task in tasks] == [learner == "ore", False]
     assert pictures(folder) > 0
-    assert folder.metadata()["benchmark"] == DETECTION
+    metadata = json.loads((folder.path / "run.json").read_text())
+    assert (metadata["benchmark"], metadata["sizes"]) == (DETECTION, [5, 5])
+    assert metadata["config"]["evaluation"] == {"method": "area", "overlap": 0.5, "coco": False}
+    assert any(name.startswith("store.") for name in folder.load_model(1)[0]) == (learner == "iod")
 
 
-@pytest.mark.parametrize("place", [(0, 1, 2), (1, 0, 1), (1, "last", 1)])
-def test_an_interrupted_run_ends_in_the_same_numbers(quick, iod, tmp_path, console, monkeypatch, place):
+@pytest.mark.parametrize("place", [(0, 1, 2), (1, "last", 1)])
+def test_an_interrupted_run_ends_in_the_same_weights_and_rows(quick, iod, tmp_path, monkeypatch, place):
     """The last place is within fine-tuning; iOD keeps images, so its state is more than its weights."""
     typed = [*quick, "learner=iod", "learner.warp_every=2", "train.checkpoint_minutes=0", f"out={tmp_path / 'run'}"]
     save = RunDir.save_progress
-    seen = []
 
     def stop(self, number, state, metadata):
         save(self, number, state, metadata)
-        seen.append(metadata["epoch"])
         task, epoch, step = place
         # Fine-tuning comes after the two epochs of learning that the second task has.
         wanted = metadata["epoch"] >= 2 if epoch == "last" else metadata["epoch"] == epoch
@@ -81,29 +76,33 @@ def test_an_interrupted_run_ends_in_the_same_numbers(quick, iod, tmp_path, conso
     with monkeypatch.context() as patch:
         patch.setattr(RunDir, "save_progress", stop)
         with pytest.raises(StopError):
-            start(typed, console, benchmark=DETECTION)
+            start(typed, benchmark=DETECTION)
     folder = RunDir(tmp_path / "run")
-    resume_run(folder, console)
+    resume_run(folder, QUIET)
     assert rows(folder) == rows(iod)
+    for number in (0, 1):
+        (resumed, kept, _), (whole, kept_whole, _) = (run.load_model(number) for run in (folder, iod))
+        assert resumed.keys() == whole.keys()
+        assert all(torch.equal(value, whole[name]) for name, value in resumed.items())
+        assert all(torch.equal(value, kept_whole[label]) for label, value in kept.items())
+    # What is evaluated differs from task to task, or equal weights would say nothing.
+    first, second = (iod.load_model(number)[0]["model.backbone.layer1.conv1.weight"] for number in (0, 1))
+    assert not torch.equal(first, second)
 
 
-def test_another_evaluation_trains_nothing(iod, tmp_path, console):
+def test_another_evaluation_trains_nothing(iod, tmp_path):
     shutil.copytree(iod.path, tmp_path / "run")
     folder = RunDir(tmp_path / "run")
     before = {file: file.stat().st_mtime_ns for file in folder.path.glob("**/model.safetensors")}
-    target = reevaluate(folder, ["aligner.steps=5", "aligner=shared-backbone"], console)
+    target = reevaluate(folder, ["aligner.steps=5", "aligner=shared-backbone"])
     assert {file: file.stat().st_mtime_ns for file in folder.path.glob("**/model.safetensors")} == before
     assert len(rows(target)) == len(rows(folder))
     with pytest.raises(RunError, match="'elign evaluate"):
-        resume_run(target, console)
-
-
-def test_what_an_older_version_evaluated_is_evaluated_again(iod, tmp_path, console):
-    shutil.copytree(iod.path, tmp_path / "run")
-    folder = RunDir(tmp_path / "run")
+        resume_run(target, QUIET)
+    # What an older version evaluated is evaluated again.
     evaluate_in_version(folder, 1, DetectionExperiment.version - 1)
     assert "was evaluated by an older elign" in version_note(folder, folder.metadata(), folder.gather().tasks)
-    resume_run(folder, console)
+    resume_run(folder, QUIET)
     assert rows(folder) == rows(iod)
     assert {task["evaluation_version"] for task in folder.gather().tasks} == {DetectionExperiment.version}
 
@@ -113,30 +112,35 @@ def test_whoever_adds_or_removes_a_method_raises_the_version():
     assert (DetectionExperiment.version, names) == (2, "f268de7cbd18"), "raise the version, then write both down here"
 
 
-def test_learners_share_a_first_task(quick, tmp_path, console):
-    first = start([*quick, "learner=finetune", f"out={tmp_path / 'a'}"], console, benchmark=DETECTION)
+def test_learners_share_a_first_task(quick, run_of, tmp_path):
+    first = run_of("finetune")
     typed = [*quick, f"start_from={first.path}"]
-    other = start([*typed, "learner=ilod", f"out={tmp_path / 'b'}"], console, benchmark=DETECTION)
+    other = start([*typed, "learner=ilod", f"out={tmp_path / 'b'}"], benchmark=DETECTION)
     assert rows(other)[0] == rows(first)[0]
     with pytest.raises(RunError, match="another first task: learner differ"):
-        start([*typed, "learner=iod", f"out={tmp_path / 'c'}"], console, benchmark=DETECTION)
+        start([*typed, "learner=iod", f"out={tmp_path / 'c'}"], benchmark=DETECTION)
 
 
-def test_what_cannot_be_done_is_said_before_anything_is_written(quick, tmp_path, console):
-    with pytest.raises(OptionError, match=r"memory.per_class=10"):
-        start([*quick, "learner=iod", "memory=none", f"out={tmp_path / 'run'}"], console, benchmark=DETECTION)
-    with pytest.raises(ConfigError, match="temperature"):
-        start(
-            [*quick, "learner=iod", "learner.temperature=-1", f"out={tmp_path / 'run'}"], console, benchmark=DETECTION
-        )
+@pytest.mark.parametrize(
+    ("typed", "missing", "error", "says"),
+    [
+        (["learner=iod", "memory=none"], None, OptionError, r"memory.per_class=10"),
+        (["learner=iod", "learner.temperature=-1"], None, ConfigError, "temperature"),
+        (["evaluation=coco"], "torchmetrics.detection", MissingExtraError, r"pip install 'elign\[lab,coco\]'"),
+        (["evaluation=coco"], "pycocotools", MissingExtraError, r"pip install 'elign\[lab,coco\]'"),
+    ],
+)
+def test_what_cannot_be_done_is_said_before_anything_is_written(
+    quick, tmp_path, monkeypatch, typed, missing, error, says
+):
+    if missing:
+        monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(error, match=says):
+        start([*quick, *typed, f"out={tmp_path / 'run'}"], benchmark=DETECTION)
     assert not (tmp_path / "run").exists()
 
 
-def test_commands(iod, capsys, tmp_path):
-    assert main(["detect", "show", str(iod.path), "--details"]) == 0
-    text = capsys.readouterr().out
-    assert "mean average precision" in text
-    assert "iod on digit-scenes, 5+5" in text
+def test_commands(iod, capsys):
     assert main(["list", str(iod.path.parent)]) == 0
     assert "iod" in capsys.readouterr().out
     assert main(["detect", "resume", str(iod.path)]) == 0
@@ -144,24 +148,27 @@ def test_commands(iod, capsys, tmp_path):
     assert "learner.warp_every=20" in capsys.readouterr().out
     assert main(["detect", "run", "learner=icarl"]) == 1
     assert "no learner 'icarl'" in capsys.readouterr().err
+    with pytest.raises(RunError, match="holds another run"):
+        start(["data=digits", f"out={iod.path}"])
 
 
 def test_details_say_every_class(iod, capsys):
-    assert main(["show", str(iod.path), "--details"]) == 0
+    assert main(["detect", "show", str(iod.path), "--details"]) == 0
     text = " ".join(capsys.readouterr().out.split())
+    assert "mean average precision" in text
+    assert "iod on digit-scenes, 5+5" in text
     assert "class task base eli/oracle † eli/by-prediction" in text
     for label in range(10):
         assert f" {label} {1 + (label >= 5)} " in text
     assert "COCO" not in text
-    assert "test images" not in text
 
 
 @pytest.mark.skipif(
     not all(map(importlib.util.find_spec, ("torchmetrics", "pycocotools"))), reason="the extra coco is not installed"
 )
-def test_cocos_average_precision(quick, tmp_path, console, capsys):
+def test_cocos_average_precision(quick, tmp_path, capsys):
     typed = [*quick, "learner=finetune", "evaluation.coco=true", f"out={tmp_path / 'run'}"]
-    folder = start(typed, console, benchmark=DETECTION)
+    folder = start(typed, benchmark=DETECTION)
     for number, task in enumerate(folder.gather().tasks, start=1):
         assert task["coco"].keys() == task["average_precision"].keys()
         for found in task["coco"].values():
@@ -171,44 +178,69 @@ def test_cocos_average_precision(quick, tmp_path, console, capsys):
             assert found["AP"] == pytest.approx(sum(known) / len(known))
             assert found["AP50"] >= max(found["AP"], found["AP75"])
     assert main(["detect", "show", str(folder.path), "--details"]) == 0
-    text = " ".join(capsys.readouterr().out.split())
-    assert "AP50 AP75" in text
+    assert "AP50 AP75" in " ".join(capsys.readouterr().out.split())
     page = tmp_path / "report.html"
     assert main(["report", str(folder.path), "--out", str(page)]) == 0
     assert "AP75" in page.read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize("package", ["torchmetrics.detection", "pycocotools"])
-def test_a_missing_extra_is_found_before_anything_is_written(quick, tmp_path, console, monkeypatch, package):
-    monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'elign\[lab,coco\]'"):
-        start([*quick, "evaluation=coco", f"out={tmp_path / 'run'}"], console, benchmark=DETECTION)
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_classification_run_is_not_gone_on_with_as_detection(iod, console):
-    with pytest.raises(RunError, match="holds another run"):
-        start(["data=digits", f"out={iod.path}"], console)
 
 
 def test_report(iod, tmp_path, capsys):
     page = tmp_path / "report.html"
     assert main(["report", str(iod.path), "--out", str(page)]) == 0
     text = page.read_text(encoding="utf-8")
-    assert text.count('<svg class="picture"') == 3 * pictures(iod)
-    assert text.count('role="img" aria-label="Image') == text.count('<svg class="picture"')
+    # Every picture is in the page itself.
+    for each in ('<svg class="picture"', 'role="img" aria-label="Image', '<image href="data:image/png;base64,'):
+        assert text.count(each) == 3 * pictures(iod)
     assert "Average precision of each class after task 2" in text
     assert "elign detect run" in text
     assert "Mean average precision after each task" in text
     assert "of each test image" not in text
     assert '<ul class="key">' in text
-    # Every picture is in the page itself.
-    assert text.count('<image href="data:image/png;base64,') == text.count('<svg class="picture"')
     assert main(["report", str(iod.path), "--format", "csv"]) == 0
     assert "eli/by-prediction" in capsys.readouterr().out
 
 
-def test_metadata_are_plain(iod):
-    metadata = json.loads((iod.path / "run.json").read_text())
-    assert metadata["config"]["evaluation"] == {"method": "area", "overlap": 0.5, "coco": False}
-    assert metadata["sizes"] == [5, 5]
+DRILL = '''
+"""Bright squares of two kinds."""
+
+import torch
+
+from elign.lab.detection.data import DETECTION_DATASETS, DetectionData, DetectionSource, DetectionSplit, Objects
+
+
+@DETECTION_DATASETS.register("drill-squares")
+class DrillSquares(DetectionSource):
+    """A red and a blue square on each image."""
+
+    images = "scenes"
+
+    def load(self, config, *, seed):
+        def image(row):
+            picture = torch.zeros(3, 64, 64, dtype=torch.uint8)
+            picture[0, 8:28, 8 + row : 28 + row], picture[2, 36:56, 36:56] = 255, 255
+            return picture
+
+        def objects(row):
+            boxes = torch.tensor([[8.0 + row, 8, 28 + row, 28], [36, 36, 56, 56]])
+            return Objects(boxes, torch.tensor([0, 1]), torch.tensor([False, False]))
+
+        split = DetectionSplit([objects(row) for row in range(6)], image, flips=True)
+        return DetectionData(self.name, ("red", "blue"), split, split)
+'''
+
+
+def test_a_new_data_set_is_one_file_with_one_decorator(quick, tmp_path, capsys):
+    file = tmp_path / "drill_squares.py"
+    file.write_text(DRILL)
+    typed = [text for text in quick if not text.startswith(("data", "protocol"))]
+    with DETECTION_DATASETS.temporary():
+        runpy.run_path(str(file))
+        typed += ["learner=finetune", "data=drill-squares", "protocol=1+1", f"out={tmp_path / 'run'}"]
+        assert main(["detect", "run", *typed]) == 0
+        assert main(["detect", "run", "--keys"]) == 0
+        assert "drill-squares" in capsys.readouterr().out
+        assert main(["list", str(tmp_path)]) == 0
+        assert "drill-squares" in capsys.readouterr().out
+        page = tmp_path / "report.html"
+        assert main(["report", str(tmp_path / "run"), "--out", str(page)]) == 0
+        assert "blue" in page.read_text(encoding="utf-8")

@@ -5,15 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from elign.lab.detection.detection_experiment import DetectionExperiment
-from elign.lab.detection.detector_training import DetectorTraining
-from elign.lab.detection.settings import compose
+from elign.lab.detection.config import TREE
+from elign.lab.detection.detection_experiment import DetectionExperiment, DetectorTraining
 from elign.lab.training.device import Precision
 from elign.lab.training.trainer import Step
 
 
 def training_of(quick, number, *typed):
-    experiment = DetectionExperiment(compose([*quick, *typed]), Precision())
+    experiment = DetectionExperiment(TREE.compose([*quick, *typed]), Precision())
     learner, memory = experiment.learner(), experiment.memory()
     for task in range(number + 1):
         experiment.grow(learner, task)
@@ -54,7 +53,7 @@ def test_a_task_sees_its_own_boxes_and_fine_tuning_those_of_all_classes(quick):
 
 
 def test_a_backbone_from_scratch_has_no_frozen_statistics(quick):
-    experiment = DetectionExperiment(compose([*quick, "learner=finetune", "model=resnet18-c4"]), Precision())
+    experiment = DetectionExperiment(TREE.compose([*quick, "learner=finetune", "model=resnet18-c4"]), Precision())
     learner = experiment.learner()
     learner.grow(2)
     names = {type(module).__name__ for module in learner.model.modules()}

@@ -7,96 +7,137 @@ the latter needs an optional package to read JSON.
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, NamedTuple
 
 import torch
 from PIL import Image
 from torch import Tensor
 from torchvision.transforms.functional import pil_to_tensor
 
-from elign.lab.data.base import DamagedFileError, DataError, check_file
+from elign.lab.data.base import DamagedFileError, DataError, DatasetNotFoundError, data_dir
 from elign.lab.data.folders import FolderLayoutError
 from elign.lab.data.pictures import read_picture
-from elign.lab.data.scenario import class_order
-from elign.lab.detection.data.base import DetectionData, DetectionRequest, Objects, drawn_rows
+from elign.lab.detection.data import DataConfig, DetectionData, DetectionSource, DetectionSplit, Objects
 
 REMEDY = "correct it, or take the image out of the data set"
 """What you can do about one wrong annotation."""
 
 Box = tuple[float, float, float, float]
-Named = tuple[str, Box, bool]
-"""Class, box (see `checked_box`) and difficult flag of an object."""
-
 _UNKNOWN_REMEDY = "correct it: a class must be on some training picture and, where classes are named, among them"
 _SLACK = 1.0
 _SHOWN = 8
 
 
-def read_annotations(path: Path, max_bytes: int) -> bytes:
-    """Read a regular file of annotations.
+class Named(NamedTuple):
+    """An object on a picture, with the name of its class."""
 
-    Raises:
-        DamagedFileError: It is a pipe or device, too long, or cannot be read.
-    """
-    try:
-        check_file(path, max_bytes)
-        return path.read_bytes()
-    except (DamagedFileError, OSError) as error:
-        problem = error.problem if isinstance(error, DamagedFileError) else f"it cannot be read ({error.strerror})"
-        raise DamagedFileError(path, problem, "replace it by a good copy") from error
+    name: str
+    box: Box
+    difficult: bool
 
 
 @dataclass(frozen=True)
 class Annotation:
-    """What the file `source` says of a picture: width and height, and box, class and difficult flag of each object."""
+    """What the file `source` says of a picture: its width and height, and the objects on it."""
 
     source: Path
     picture: Path
     size: tuple[int, int]
-    boxes: tuple[Box, ...]
-    names: tuple[str, ...]
-    difficult: tuple[bool, ...]
-
-    @classmethod
-    def of(cls, source: Path, picture: Path, size: tuple[int, int], objects: Iterable[Named]) -> Self:
-        """Make one of objects as a reader finds them."""
-        names, boxes, difficult = zip(*found, strict=True) if (found := [*objects]) else ((), (), ())
-        return cls(source, picture, size, boxes, names, difficult)
+    objects: tuple[Named, ...]
 
 
-@dataclass(frozen=True, eq=False)
-class FileSplit:
-    """A `DetectionSplit` of pictures in files; larger ones than `image_size` are scaled down with their boxes."""
+class FolderSource(DetectionSource):
+    """A data set of annotated pictures in a folder; a subclass has `read`."""
 
-    annotations: Sequence[Annotation]
-    objects: Sequence[Objects]
-    image_size: int | None
-    flips: bool
+    needs_path = True
+    files: ClassVar[tuple[str, ...]]
+    """The files that the folder must hold, in words."""
+    classes: ClassVar[tuple[str, ...]] = ()
+    """In their natural order; empty for those that are found."""
 
-    def __len__(self) -> int:
-        return len(self.annotations)
+    @abstractmethod
+    def read(self, folder: Path) -> tuple[list[Annotation], list[Annotation], tuple[str, ...]]:
+        """Return the annotations of the training and of the test pictures, and the classes of the former."""
 
-    def image(self, row: int) -> Tensor:
-        """Return the picture in this row: `uint8`, (3, H, W).
+    def load(self, config: DataConfig, *, seed: int) -> DetectionData:
+        """Read the user's folder, or the one in the data folder; see `DetectionSource`."""
+        if config.scenes is not None:
+            raise DataError(f"The data set {self.name!r} does not take the option scenes.")
+        train, test, found = self.read(self._folder(config))
+        classes = self.classes or found
+        if not classes:
+            raise DataError(f"No object is annotated on the training pictures of {self.name!r}.")
+        for name in classes:
+            if name not in found:
+                raise DataError(f"No training picture of {self.name!r} has an object of the class {name!r}.")
+        splits = (make_split(part, classes, config.image_size, flips=config.flips) for part in (train, test))
+        return DetectionData(self.name, classes, *splits)
 
-        Raises:
-            DamagedFileError: It cannot be read, or its size is not the annotated one.
-        """
-        annotation = self.annotations[row]
-        picture = read_picture(annotation.picture)
-        if picture.size != annotation.size:
-            (width, height), annotated = picture.size, "{} x {}".format(*annotation.size)
-            problem = f"it has {width} x {height} pixels, but {annotation.source} says {annotated}"
-            raise DamagedFileError(annotation.picture, problem, "put the picture there that was annotated")
-        wanted = scaled_size(annotation.size, self.image_size)
-        if wanted != picture.size:
-            picture = picture.resize(wanted, Image.Resampling.BILINEAR)
-        image: Tensor = pil_to_tensor(picture)
-        return image
+    def _folder(self, config: DataConfig) -> Path:
+        if config.path is not None:
+            folder = Path(config.path).expanduser()
+            if not folder.is_dir():
+                raise FolderLayoutError(folder, "there is no such folder", "; ".join(self.files))
+            return folder
+        root = data_dir(config.data_dir)
+        found = self.find(root)
+        if found is None:
+            tries = [f"no {root / place}" for place in self.places]
+            raise DatasetNotFoundError(self.name, root / self.places[0], self.files, tries)
+        return found
+
+
+def make_split(
+    annotations: Sequence[Annotation], classes: Sequence[str], image_size: int | None, *, flips: bool
+) -> DetectionSplit:
+    """Put pictures and annotations together; pictures larger than `image_size` are scaled down with their boxes.
+
+    Raises:
+        DamagedFileError: A file names a class that is not among `classes`.
+    """
+    labels = {name: label for label, name in enumerate(classes)}
+    objects = [_objects(annotation, labels, image_size) for annotation in annotations]
+    return DetectionSplit(objects, partial(_image, annotations, image_size), flips)
+
+
+def _image(annotations: Sequence[Annotation], image_size: int | None, row: int) -> Tensor:
+    annotation = annotations[row]
+    picture = read_picture(annotation.picture)
+    if picture.size != annotation.size:
+        (width, height), annotated = picture.size, "{} x {}".format(*annotation.size)
+        problem = f"it has {width} x {height} pixels, but {annotation.source} says {annotated}"
+        raise DamagedFileError(annotation.picture, problem, "put the picture there that was annotated")
+    wanted = scaled_size(annotation.size, image_size)
+    if wanted != picture.size:
+        picture = picture.resize(wanted, Image.Resampling.BILINEAR)
+    image: Tensor = pil_to_tensor(picture)
+    return image
+
+
+def _objects(annotation: Annotation, labels: dict[str, int], image_size: int | None) -> Objects:
+    for name, _, _ in annotation.objects:
+        if name not in labels:
+            shown = ", ".join([*labels][:_SHOWN]) + (
+                f" and {len(labels) - _SHOWN} more" if len(labels) > _SHOWN else ""
+            )
+            problem = f"the object class {name!r} is not one of {shown}"
+            raise DamagedFileError(annotation.source, problem, _UNKNOWN_REMEDY)
+    boxes = torch.tensor([each.box for each in annotation.objects], dtype=torch.float32).reshape(-1, 4)
+    wanted = scaled_size(annotation.size, image_size)
+    if wanted != annotation.size:
+        # By the true ratio of whole pixels, which differs a little between the sides.
+        across, down = (new / old for new, old in zip(wanted, annotation.size, strict=True))
+        boxes *= torch.tensor((across, down, across, down))
+    return Objects(
+        boxes=boxes,
+        labels=torch.tensor([labels[each.name] for each in annotation.objects], dtype=torch.int64),
+        difficult=torch.tensor([each.difficult for each in annotation.objects], dtype=torch.bool),
+    )
 
 
 def scaled_size(size: tuple[int, int], limit: int | None) -> tuple[int, int]:
@@ -128,86 +169,3 @@ def checked_box(box: Box, size: tuple[int, int]) -> Box:
     if cut[0] >= cut[2] or cut[1] >= cut[3]:
         raise ValueError(f"{shown} is empty")
     return cut
-
-
-def found_classes(annotations: Sequence[Annotation]) -> tuple[str, ...]:
-    """Return the names of all classes that occur, sorted as the literature on VOC does."""
-    return tuple(sorted({name for annotation in annotations for name in annotation.names}))
-
-
-def own_folder(request: DetectionRequest, needed: Sequence[str]) -> Path:
-    """Return the user's folder.
-
-    Raises:
-        DataError: None is given, or it does not exist.
-    """
-    if request.path is None:
-        raise DataError(f"{request.name!r} needs the path of your folder. Needed there: {'; '.join(needed)}.")
-    if not request.path.is_dir():
-        raise FolderLayoutError(request.path, "there is no such folder", "; ".join(needed))
-    return request.path
-
-
-def open_annotated(
-    request: DetectionRequest, classes: Sequence[str], train: Sequence[Annotation], test: Sequence[Annotation]
-) -> DetectionData:
-    """Make a data set of annotations, with its classes (given in their natural order) in the order of arrival.
-
-    Raises:
-        DataError: A class is named twice or is on no training picture, or a picture shows a class that is not named.
-    """
-    check_classes(request.name, classes, train)
-    arrived = tuple(classes[label] for label in class_order(len(classes), seed=request.order))
-    if request.limit is not None:
-        rows = drawn_rows([annotation.names for annotation in train], request.limit, seed=request.seed)
-        train = [train[row] for row in rows.tolist()]
-    splits = (make_split(part, arrived, image_size=request.image_size, flips=request.flips) for part in (train, test))
-    return DetectionData(request.name, arrived, *splits)
-
-
-def make_split(
-    annotations: Sequence[Annotation], classes: Sequence[str], *, image_size: int | None, flips: bool
-) -> FileSplit:
-    """Put pictures and annotations together; labels are places in `classes`.
-
-    Raises:
-        DamagedFileError: A file names a class that is not among `classes`.
-    """
-    place = {name: label for label, name in enumerate(classes)}
-    objects = tuple(_objects(annotation, place, image_size) for annotation in annotations)
-    return FileSplit(tuple(annotations), objects, image_size, flips)
-
-
-def check_classes(name: str, classes: Sequence[str], train: Sequence[Annotation]) -> None:
-    """Refuse classes that are none, named twice or not on any training picture.
-
-    Raises:
-        DataError: It says which class.
-    """
-    if not classes:
-        raise DataError(f"No object is annotated on the training pictures of {name!r}.")
-    twice = [one for one, count in Counter(classes).items() if count > 1]
-    if twice:
-        raise DataError(f"The class {twice[0]!r} is named twice.")
-    missing = sorted(set(classes) - set(found_classes(train)))
-    if missing:
-        raise DataError(f"No training picture of {name!r} has an object of the class {missing[0]!r}.")
-
-
-def _objects(annotation: Annotation, place: dict[str, int], image_size: int | None) -> Objects:
-    unknown = next((name for name in annotation.names if name not in place), None)
-    if unknown is not None:
-        names = ", ".join([*place][:_SHOWN]) + (f" and {len(place) - _SHOWN} more" if len(place) > _SHOWN else "")
-        problem = f"the object class {unknown!r} is not one of {names}"
-        raise DamagedFileError(annotation.source, problem, _UNKNOWN_REMEDY)
-    boxes = torch.tensor(annotation.boxes, dtype=torch.float32).reshape(-1, 4)
-    wanted = scaled_size(annotation.size, image_size)
-    if wanted != annotation.size:
-        # By the true ratio of whole pixels, which differs a little between the sides.
-        across, down = (new / old for new, old in zip(wanted, annotation.size, strict=True))
-        boxes *= torch.tensor((across, down, across, down))
-    return Objects(
-        boxes=boxes,
-        labels=torch.tensor([place[name] for name in annotation.names], dtype=torch.int64),
-        difficult=torch.tensor(annotation.difficult, dtype=torch.bool),
-    )

@@ -7,8 +7,7 @@ lines and scrambled digits that are none of the classes. Small enough to learn a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,8 +17,14 @@ from torch import Tensor
 
 from elign.lab.data.base import DataError
 from elign.lab.data.digits import load_digits_dataset
-from elign.lab.data.scenario import class_order
-from elign.lab.detection.data.base import DETECTION_DATASETS, DetectionData, DetectionRequest, Objects, drawn_rows
+from elign.lab.detection.data import (
+    DETECTION_DATASETS,
+    DataConfig,
+    DetectionData,
+    DetectionSource,
+    DetectionSplit,
+    Objects,
+)
 from elign.lab.environment import derive_seed
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -32,7 +37,6 @@ SMALLEST_SIDE = 48
 INK = 64
 """From this much ink, of 255, a pixel belongs to a digit, and so to its box."""
 
-_NAMES = tuple("0123456789")
 _SCENES, _SIDE = (1000, 400), 96
 _DIGITS = (1, 4)
 _HEIGHT = (16, 40)
@@ -45,66 +49,34 @@ _TRIES = 20
 _CONTRAST = (70, 170)
 
 
-@dataclass(frozen=True, eq=False)
-class SceneSplit:
-    """A `DetectionSplit` of images in memory, `uint8` (N, 3, H, W); digits must not be mirrored."""
-
-    images: Tensor
-    objects: Sequence[Objects]
-    flips: bool = False
-
-    def __len__(self) -> int:
-        return len(self.objects)
-
-    def image(self, row: int) -> Tensor:
-        """Return the image in this row: `uint8`, (3, H, W)."""
-        return self.images[row]
-
-
 @DETECTION_DATASETS.register("digit-scenes")
-def open_scenes(request: DetectionRequest) -> DetectionData:
-    """Make the scenes, and number their classes in the order of arrival."""
-    request.refuse("path", "classes")
-    train, test = digit_scenes(request.scenes or _SCENES, side=request.image_size or _SIDE, seed=request.seed)
-    if request.limit is not None:
-        names = [[_NAMES[label] for label in objects.labels.tolist()] for objects in train.objects]
-        rows = drawn_rows(names, request.limit, seed=request.seed)
-        train = SceneSplit(train.images[rows], [train.objects[row] for row in rows.tolist()])
-    order = class_order(len(_NAMES), seed=request.order)
-    rank = torch.tensor(order).argsort()  # of a permutation: its inverse
-    splits = (
-        replace(part, objects=[replace(one, labels=rank[one.labels]) for one in part.objects]) for part in (train, test)
-    )
-    return DetectionData(request.name, tuple(_NAMES[label] for label in order), *splits)
+class DigitScenes(DetectionSource):
+    """Scenes of scikit-learn's digits; no digit is on scenes of both splits."""
+
+    images = "scenes"
+
+    def load(self, config: DataConfig, *, seed: int) -> DetectionData:
+        """Make the scenes; see `DetectionSource`."""
+        if config.path is not None:
+            raise DataError(f"The data set {self.name!r} does not take the option path.")
+        digits, side = load_digits_dataset(), config.image_size or _SIDE
+        train, test = config.scenes or _SCENES
+        return DetectionData(
+            self.name,
+            tuple("0123456789"),
+            make_scenes(digits.train_images, digits.train_labels, train, side, derive_seed(seed, "training scenes")),
+            make_scenes(digits.test_images, digits.test_labels, test, side, derive_seed(seed, "test scenes")),
+        )
 
 
-def digit_scenes(counts: tuple[int, int], *, side: int, seed: int) -> tuple[SceneSplit, SceneSplit]:
-    """Make so many training and test scenes of scikit-learn's digits; no digit is on scenes of both."""
-    digits = load_digits_dataset()
-    train_seed, test_seed = (derive_seed(seed, f"{part} scenes") for part in ("training", "test"))
-    return (
-        make_scenes(digits.train_images, digits.train_labels, counts[0], side=side, seed=train_seed),
-        make_scenes(digits.test_images, digits.test_labels, counts[1], side=side, seed=test_seed),
-    )
+def make_scenes(images: Tensor, labels: Tensor, count: int, side: int, seed: int) -> DetectionSplit:
+    """Make scenes of `side` pixels. The classes are dealt evenly; the first n scenes do not depend on how many follow.
 
-
-def make_scenes(images: Tensor, labels: Tensor, count: int, *, side: int, seed: int) -> SceneSplit:
-    """Make scenes. The classes are dealt evenly; the first n scenes do not depend on how many follow.
-
-    A box encloses the pixels with at least `INK` of its digit, also where something else covers them.
-
-    Args:
-        images: The digits, `uint8` (N, 1, h, w): how much ink is where.
-        labels: The class of each, `int64` (N,).
-        count: How many scenes.
-        side: Height and width of a scene.
-        seed: Decides everything.
-
-    Raises:
-        DataError: There would be no scene, or not enough room on it.
+    A box encloses the pixels with at least `INK` of its digit, also where something else covers them. The images of the
+    digits are `uint8` (N, 1, h, w): how much ink is where. They must not be mirrored.
     """
-    if count < 1 or side < SMALLEST_SIDE:
-        raise DataError(f"Digit scenes: at least 1 scene of {SMALLEST_SIDE} pixels, not {count} of {side}.")
+    if side < SMALLEST_SIDE:
+        raise DataError(f"Digit scenes need at least {SMALLEST_SIDE} pixels, not {side}.")
     generator = np.random.default_rng(seed)
     ink, classes = images.squeeze(1).numpy(), labels.numpy()
     # Two decks: the digits that are scrambled must not be missing among the others.
@@ -113,7 +85,8 @@ def make_scenes(images: Tensor, labels: Tensor, count: int, *, side: int, seed: 
     for scene in scenes:
         scene[:], found = _scene(deck, scrap, side, generator)
         objects.append(found)
-    return SceneSplit(torch.from_numpy(scenes).permute(0, 3, 1, 2).contiguous(), objects)
+    made = torch.from_numpy(scenes).permute(0, 3, 1, 2).contiguous()
+    return DetectionSplit(objects, lambda row: made[row], flips=False)
 
 
 def _dealt(images: Array, labels: Array, generator: np.random.Generator) -> _Deck:

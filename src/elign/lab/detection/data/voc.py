@@ -19,135 +19,104 @@ from collections.abc import Mapping
 from pathlib import Path
 from xml.etree import ElementTree
 
-from elign.lab.data.base import DamagedFileError, DatasetNotFoundError
+from elign.lab.data.base import DamagedFileError, read_file, read_lines
 from elign.lab.data.folders import SUFFIXES, FolderLayoutError
 from elign.lab.data.pictures import read_picture
-from elign.lab.detection.data.annotated import (
-    REMEDY,
-    Annotation,
-    Named,
-    checked_box,
-    found_classes,
-    open_annotated,
-    own_folder,
-    read_annotations,
-)
-from elign.lab.detection.data.base import DETECTION_DATASETS, DetectionData, DetectionRequest
+from elign.lab.detection.data import DETECTION_DATASETS
+from elign.lab.detection.data.annotated import REMEDY, Annotation, FolderSource, Named, checked_box
 
 _CLASSES = (
     "aeroplane bicycle bird boat bottle bus car cat chair cow diningtable dog horse motorbike person pottedplant sheep "
     "sofa train tvmonitor"
 )
-VOC2007_CLASSES = tuple(_CLASSES.split())
-"""The 20 classes of VOC 2007, in the order of the literature."""
-
-VOC_PLACES = ("VOCdevkit/VOC2007", "VOC2007")
-"""Where the official archives put the folder, relative to where they are unpacked."""
-
-VOC_FILES = (
-    "JPEGImages/*.jpg",
-    "Annotations/*.xml",
-    "ImageSets/Main/trainval.txt and test.txt (or train.txt with test.txt or val.txt)",
-)
-"""The files a folder must hold, in words."""
-
-_NEEDED = "; ".join(VOC_FILES)
 _LISTS = (("trainval", "test"), ("train", "test"), ("train", "val"))
 _MAX_BYTES = 1 << 26
 
 
 @DETECTION_DATASETS.register("voc")
-def open_voc(request: DetectionRequest) -> DetectionData:
-    """Open a folder of your own in VOC's format."""
-    request.refuse("scenes")
-    own = own_folder(request, VOC_FILES)
-    folder = find_voc(own)
-    if folder is None:
-        raise FolderLayoutError(own, "it has no ImageSets/Main", _NEEDED)
-    train, test = read_voc(folder)
-    return open_annotated(request, request.classes or found_classes(train), train, test)
+class Voc(FolderSource):
+    """A folder of the user's in VOC's format, or with one where the official archives put it."""
+
+    files = (
+        "JPEGImages/*.jpg",
+        "Annotations/*.xml",
+        "ImageSets/Main/trainval.txt and test.txt (or train.txt with test.txt or val.txt)",
+    )
+    inside = ("VOCdevkit/VOC2007", "VOC2007")
+    """Where the official archives put the folder, relative to where they are unpacked."""
+
+    def find(self, root: Path) -> Path | None:
+        """Return the folder in VOC's format: `root`, or where the official archives put it in there; else None."""
+        places = (root, *(root / place for place in self.inside))
+        return next((place for place in places if (place / "ImageSets" / "Main").is_dir()), None)
+
+    def read(self, folder: Path) -> tuple[list[Annotation], list[Annotation], tuple[str, ...]]:
+        """Read the annotations in the order of the lists.
+
+        Raises:
+            FolderLayoutError: A folder or list is missing, or an image is in both lists.
+            DamagedFileError: A list or an annotation is broken, or an image or annotation is missing; it is named.
+        """
+        needed, root = "; ".join(self.files), self.find(folder)
+        if root is None:
+            raise FolderLayoutError(folder, "it has no ImageSets/Main", needed)
+        for part in ("JPEGImages", "Annotations"):
+            if not (root / part).is_dir():
+                raise FolderLayoutError(root, f"it has no folder {part}", needed)
+        lists = root / "ImageSets" / "Main"
+        pair = next((pair for pair in _LISTS if all((lists / f"{name}.txt").is_file() for name in pair)), None)
+        if pair is None:
+            raise FolderLayoutError(lists, "the lists of training and test images are missing", needed)
+        # Sorted: where a name has two pictures, the choice is the same on every machine.
+        # Regular files only: a pipe could keep a reader waiting for ever.
+        entries = sorted((root / "JPEGImages").iterdir())
+        pictures = {path.stem: path for path in entries if path.suffix.lower() in SUFFIXES and path.is_file()}
+        files = [lists / f"{name}.txt" for name in pair]
+        names = [_names(file) for file in files]
+        both = sorted(set(names[0]) & set(names[1]))
+        if both:
+            raise FolderLayoutError(lists, f"the image {both[0]!r} is for training and for testing", needed)
+        train, test = (
+            [_annotation(root, pictures, name, file) for name in some] for some, file in zip(names, files, strict=True)
+        )
+        # Sorted as the literature on VOC does.
+        return train, test, tuple(sorted({each.name for annotation in train for each in annotation.objects}))
 
 
 @DETECTION_DATASETS.register("voc2007")
-def open_voc2007(request: DetectionRequest) -> DetectionData:
-    """Open VOC 2007 itself, from its own folder or the data folder."""
-    request.refuse("scenes", "classes")
-    own = request.root if request.path is None else own_folder(request, VOC_FILES)
-    folder = find_voc(own)
-    if folder is None and request.path is not None:
-        raise FolderLayoutError(own, "it has no ImageSets/Main", _NEEDED)
-    if folder is None:
-        tries = [f"no {own / place / 'ImageSets' / 'Main'}" for place in VOC_PLACES]
-        raise DatasetNotFoundError(request.name, own / VOC_PLACES[0], VOC_FILES, tries)
-    return open_annotated(request, VOC2007_CLASSES, *read_voc(folder))
+class Voc2007(Voc):
+    """VOC 2007 itself, from its own folder or the data folder."""
 
-
-def find_voc(path: Path) -> Path | None:
-    """Return the folder in VOC's format: `path`, or where the official archives put it in there; else None."""
-    places = (path, *(path / place for place in VOC_PLACES))
-    return next((place for place in places if (place / "ImageSets" / "Main").is_dir()), None)
-
-
-def read_voc(root: Path) -> tuple[list[Annotation], list[Annotation]]:
-    """Read the annotations of the training and of the test images, in the order of the lists.
-
-    Raises:
-        FolderLayoutError: A folder or list is missing, or an image is in both lists.
-        DamagedFileError: A list or an annotation is broken, or an image or annotation is missing; it is named.
-    """
-    for part in ("JPEGImages", "Annotations"):
-        if not (root / part).is_dir():
-            raise FolderLayoutError(root, f"it has no folder {part}", _NEEDED)
-    lists = root / "ImageSets" / "Main"
-    pair = next((pair for pair in _LISTS if all((lists / f"{name}.txt").is_file() for name in pair)), None)
-    if pair is None:
-        raise FolderLayoutError(lists, "the lists of training and test images are missing", _NEEDED)
-    # Sorted: where a name has two pictures, the choice is the same on every machine.
-    # Regular files only: a pipe could keep a reader waiting for ever.
-    entries = sorted((root / "JPEGImages").iterdir())
-    pictures = {path.stem: path for path in entries if path.suffix.lower() in SUFFIXES and path.is_file()}
-    files = [lists / f"{name}.txt" for name in pair]
-    train, test = map(_names, files)
-    both = sorted(set(train) & set(test))
-    if both:
-        raise FolderLayoutError(lists, f"the image {both[0]!r} is for training and for testing", _NEEDED)
-    learned, tested = (
-        [_annotation(root, pictures, name, file) for name in names]
-        for names, file in zip((train, test), files, strict=True)
-    )
-    return learned, tested
+    needs_path = False
+    places = Voc.inside
+    classes = tuple(_CLASSES.split())
 
 
 def _names(path: Path) -> list[str]:
-    try:
-        lines = read_annotations(path, _MAX_BYTES).decode("utf-8").splitlines()
-    except UnicodeDecodeError as error:
-        raise DamagedFileError(path, f"it cannot be read ({error})", "replace it by a good copy") from error
-    names = [parts[0] for parts in map(str.split, lines) if parts]
+    names = [parts[0] for parts in map(str.split, read_lines(path, _MAX_BYTES)) if parts]
     if not names:
         raise DamagedFileError(path, "it names no image", "replace it by a good copy")
-    twice = next((name for name, count in Counter(names).items() if count > 1), None)
-    if twice is not None:
-        raise DamagedFileError(path, f"it names the image {twice!r} twice", "remove one of the lines")
+    name, count = Counter(names).most_common(1)[0]
+    if count > 1:
+        raise DamagedFileError(path, f"it names the image {name!r} twice", "remove one of the lines")
     return names
 
 
 def _annotation(root: Path, pictures: Mapping[str, Path], name: str, named_by: Path) -> Annotation:
-    picture, source = pictures.get(name), root / "Annotations" / f"{name}.xml"
     # A name with a folder in it has no picture, so no file elsewhere is ever opened.
-    if picture is None:
-        problem = f"it names the image {name!r}, and there is no such picture in {root / 'JPEGImages'}"
-        raise DamagedFileError(named_by, problem, "add the picture, or remove the line")
-    if not source.is_file():
-        problem = f"it names the image {name!r}, and there is no file {source}"
-        raise DamagedFileError(named_by, problem, "add the annotation, or remove the line")
-    content = read_annotations(source, _MAX_BYTES)
+    picture, source = pictures.get(name), root / "Annotations" / f"{name}.xml"
+    if picture is None or not source.is_file():
+        lacks = f"picture in {root / 'JPEGImages'}" if picture is None else f"file {source}"
+        problem = f"it names the image {name!r}, and there is no such {lacks}"
+        raise DamagedFileError(named_by, problem, "add it, or remove the line")
+    content = read_file(source, _MAX_BYTES)
     try:
         element = _parsed(content)
         size = _size(element) or read_picture(picture).size
-        return Annotation.of(source, picture, size, (_object(each, size) for each in element.iterfind("object")))
+        objects = tuple(_object(each, size) for each in element.iterfind("object"))
     except (ElementTree.ParseError, ValueError, OverflowError, LookupError) as error:
         raise DamagedFileError(source, str(error), REMEDY) from error
+    return Annotation(source, picture, size, objects)
 
 
 class _Builder(ElementTree.TreeBuilder):
@@ -177,11 +146,9 @@ def _size(root: ElementTree.Element) -> tuple[int, int] | None:
 
 def _object(element: ElementTree.Element, size: tuple[int, int]) -> Named:
     name = (element.findtext("name") or "").strip()
-    if not name:
-        raise ValueError("an object has no name")
     corners = element.find("bndbox")
-    if corners is None:
-        raise ValueError(f"the object {name!r} has no bndbox")
+    if not name or corners is None:
+        raise ValueError(f"the object {name!r} has no name or no bndbox")
     x1, y1, x2, y2 = (_number(corners, side) for side in ("xmin", "ymin", "xmax", "ymax"))
     try:
         box = checked_box((x1 - 1, y1 - 1, x2, y2), size)
@@ -190,7 +157,7 @@ def _object(element: ElementTree.Element, size: tuple[int, int]) -> Named:
     flag = (element.findtext("difficult") or "0").strip()
     if flag not in ("0", "1"):
         raise ValueError(f"the object {name!r} has difficult {flag!r}, which must be 0 or 1")
-    return name, box, flag == "1"
+    return Named(name, box, flag == "1")
 
 
 def _number(element: ElementTree.Element, name: str) -> float:

@@ -14,17 +14,22 @@ from pydantic import Field, NonNegativeFloat, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from elign.lab.detection.learners.base import (
-    DETECTION_LEARNERS,
-    Fetch,
-    FineTuned,
-    Targets,
-    old_deltas,
-    softened_divergence,
-    teacher_features,
-)
-from elign.lab.detection.models.detector import Detector, Look, RoiOutputs, roi_losses
+from elign.lab.detection.data import Targets
+from elign.lab.detection.detector import Detector, Look, RoiOutputs, roi_losses
+from elign.lab.detection.learners import DETECTION_LEARNERS, Fetch, FineTuned
+from elign.lab.detection.learners.distillation import old_deltas
 from elign.lab.environment import derive_seed
+from elign.lab.learners.base import distillation
+
+
+def softened_divergence(student: Tensor, teacher: Tensor, *, old: int, temperature: float) -> Tensor:
+    """Return iOD's term for logits: T² KL(softmax(teacher / T) || softmax(student / T)), mean over regions.
+
+    Over the logits of old classes alone, without background. The published code sets the negative summands of the
+    divergence to 0, one by one, which is not a divergence; here they count.
+    """
+    ours, theirs = student[:, 1 : 1 + old], teacher[:, 1 : 1 + old]
+    return temperature**2 * distillation(ours, theirs, temperature=temperature)
 
 
 class ImageStore(nn.Module):
@@ -32,10 +37,6 @@ class ImageStore(nn.Module):
 
     All choices come from `seed` and a counter that is part of the state, so that a learner that goes on from a state
     makes the same choices as one that was never interrupted, whatever else draws random numbers.
-
-    Args:
-        per_class: How many images of each class are kept.
-        seed: Decides all choices.
     """
 
     rows: Tensor
@@ -137,10 +138,9 @@ class Iod(FineTuned):
         weight = 1 - self.options.distillation if distils else 1.0
         return {**look.region_losses, **{name: weight * term for name, term in roi_losses(look).items()}}
 
-    def memory_terms(self, look: Look, teacher: Detector) -> dict[str, Tensor]:
+    def memory_terms(self, look: Look, teacher: Detector, features: Tensor) -> dict[str, Tensor]:
         """Return distances to the teacher's features, logits and boxes."""
         with torch.no_grad():
-            features = teacher_features(teacher, look)
             source = look.features if self.options.teacher_reads == "student" else features
             theirs = teacher.roi_outputs(source, look.rois, look.images.image_sizes)
         ours, old, weight = look.outputs, self.old_classes, self.options.distillation

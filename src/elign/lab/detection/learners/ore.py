@@ -8,20 +8,16 @@ from typing import Annotated
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
-from elign.lab.detection.learners.base import DETECTION_LEARNERS, FineTuned
-from elign.lab.detection.models.detector import Look, roi_losses
+from elign.lab.detection.detector import Look, roi_losses
+from elign.lab.detection.learners import DETECTION_LEARNERS, FineTuned
 from elign.utils.errors import OptionError
 
 
 def label_unknown(labels: Tensor, objectness: Tensor, counts: Sequence[int], *, unknown: int, top: int = 1) -> Tensor:
-    """Label the background regions that look most like an object `unknown` (CVPR 2021, Section 4.2).
+    """Label the `top` background regions of each image that look most like an object unknown (CVPR 2021, Section 4.2).
 
-    Args:
-        labels: Of the regions of all images, image after image, (R,); 0 is background.
-        objectness: How much each looks like an object, (R,).
-        counts: How many regions each image has.
-        unknown: The label of unknown objects.
-        top: How many regions of each image; fewer where there is less background.
+    Labels, of which 0 is background, and objectness are those of the regions of all images, image after image, (R,);
+    `counts` says how many regions each image has. Where there is less background, fewer are labelled.
     """
     labels = labels.clone()
     start = 0
@@ -43,9 +39,9 @@ class Ore(FineTuned):
     must have been made with `unknown=True`.
 
     Deviations: contrastive clustering is off, as in these configurations. Identifying unknown objects by energy is a
-    part of evaluation (`UnknownByEnergy`). Regions labelled "unknown" teach no box: they have
-    no true one (in the published code they are drawn to the box of any annotated object, by oversight). An image
-    without background regions gets no unknown one (there it would lose the label of an object).
+    part of evaluation (`UnknownByEnergy`). Regions labelled "unknown" teach no box: they have no true one (in the
+    published code they are drawn to the box of any annotated object, by oversight). An image without background regions
+    gets no unknown one (there it would lose the label of an object).
     """
 
     plain_first_task = False  # its detector has one more output
@@ -67,13 +63,8 @@ class Ore(FineTuned):
 
     def detection_terms(self, look: Look) -> dict[str, Tensor]:
         """Return the losses of Faster R-CNN, with labels for unknown objects while a later task is learned."""
-        labels, unknown = None, self.model.unknown_label
+        labels, unknown, top = None, self.model.unknown_label, self.options.unknowns
         if self.teacher is not None and self.stage.name == "learn" and unknown is not None:
-            labels = label_unknown(
-                look.labels,
-                look.roi_objectness,
-                [len(rois) for rois in look.rois],
-                unknown=unknown,
-                top=self.options.unknowns,
-            )
+            counts = [len(rois) for rois in look.rois]
+            labels = label_unknown(look.labels, look.roi_objectness, counts, unknown=unknown, top=top)
         return {**look.region_losses, **roi_losses(look, labels)}

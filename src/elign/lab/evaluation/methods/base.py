@@ -53,12 +53,7 @@ class Prediction:
 
 @dataclass(frozen=True, eq=False)
 class OldSamples:
-    """What an oracle knows.
-
-    Args:
-        mask: Which test images are of old classes, (N,) bool.
-        previous: Latents of these under the previous model, (old images, D).
-    """
+    """What an oracle knows: which test images are of old classes (N,), and their latents under the previous model."""
 
     mask: Tensor
     previous: Tensor

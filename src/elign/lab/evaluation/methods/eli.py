@@ -8,10 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from elign.gates.by_energy import ByEnergy
-from elign.gates.by_prediction import ByPrediction
-from elign.gates.by_probe import ByProbe
-from elign.gates.fixed_strength import FixedStrength
+from elign.gates import ByEnergy, ByPrediction, ByProbe, FixedStrength
 from elign.lab.evaluation.inputs import EvalInputs
 from elign.lab.evaluation.methods.base import ELI, GATES, OldSamples, Prediction, aligned, method
 
@@ -62,7 +59,7 @@ def _by_prediction_soft(inputs: EvalInputs) -> list[Prediction]:
 def _by_energy(inputs: EvalInputs) -> list[Prediction]:
     values: Callable[[Tensor], Tensor] = inputs.target.values
     old, eli = inputs.old_exemplars, inputs.aligners["eli"]
-    gate = ByEnergy(quantile=inputs.settings.energy_quantile)
+    gate = ByEnergy(**inputs.settings.options_of(ByEnergy))
     gate.fit(eli, values(inputs.new), None if old is None else values(old))
     return _gated(inputs, gate(values(inputs.test), aligner=eli))
 

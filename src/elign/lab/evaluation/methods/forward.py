@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 
 import torch
@@ -13,10 +12,11 @@ from elign.aligners.energy import EnergyAligner
 from elign.aligners.kernel import LocalShift
 from elign.aligners.linear import MeanShift, Ridge
 from elign.classifiers.nearest_mean import NearestMean
+from elign.lab.config.schema import EnergyConfig
 from elign.lab.environment import derive_seed
-from elign.lab.evaluation.inputs import AlignerSettings, EvalInputs
+from elign.lab.evaluation.inputs import EvalInputs
 from elign.lab.evaluation.methods.base import BASELINES, Prediction, method
-from elign.lab.models.growing_heads import directions
+from elign.lab.models.classifier import directions
 
 _TEXTS = {
     "none": "nearest class mean of the time when the class was learned",
@@ -29,43 +29,26 @@ FORWARD = tuple(_TEXTS)
 """Names of the forward prototypes, in the order of their rows."""
 
 
-def fit_forward(previous: Tensor, current: Tensor, *, settings: AlignerSettings, seed: int) -> dict[str, Aligner]:
+def fit_forward(previous: Tensor, current: Tensor, *, settings: EnergyConfig, seed: int) -> dict[str, Aligner]:
     """Fit aligners from the previous space to the current one: all of `FORWARD` but `none`."""
+    energy = settings.options_of(EnergyAligner) | {"seed": derive_seed(seed, "forward energy model")}
     aligners: dict[str, Aligner] = {
         "mean-shift": MeanShift(),
-        "ridge": Ridge(penalty=settings.ridge_penalty),
-        "eli": EnergyAligner(**settings.energy_options(), seed=derive_seed(seed, "forward energy model")),
+        "ridge": Ridge(**settings.options_of(Ridge)),
+        "eli": EnergyAligner(**energy),
         "local-shift": LocalShift(seed=derive_seed(seed, "anchors")),
     }
     return {name: aligner.fit_latents(previous, current, direction="forward") for name, aligner in aligners.items()}
 
 
-def move_prototypes(
-    prototypes: Mapping[str, Tensor],
-    forward: Mapping[str, Aligner],
-    latents: Tensor,
-    labels: Tensor,
-    *,
-    old_classes: int,
-    seed: int,
-) -> dict[str, Tensor]:
-    """Return the prototypes after a task: those from before in the current space, then the new classes' own means.
-
-    Args:
-        prototypes: (old classes, D) for each name of `FORWARD`; empty at the first task.
-        forward: Fitted forward aligners by name. A name without one, `none`, stays where it is.
-        latents: Training latents of the new classes.
-        labels: Their labels.
-        old_classes: Number of classes before the task.
-        seed: Of the noise of aligners that use some.
-    """
-    born = NearestMean(normalize=False).fit(z=latents, labels=labels - old_classes).means
+def move_prototypes(inputs: EvalInputs) -> dict[str, Tensor]:
+    """Return the prototypes after a task: those from before in the current space, then the new classes' own means."""
+    born = NearestMean(normalize=False).fit(z=inputs.new, labels=inputs.new_labels - inputs.old_classes).means
     moved = {}
     for name in FORWARD:
-        before = prototypes.get(name, born[:0])
-        if name in forward:
-            generator = torch.Generator().manual_seed(derive_seed(seed, f"forward noise, {name}"))
-            before = forward[name].align(before, generator=generator)
+        before = inputs.previous_prototypes.get(name, born[:0])
+        if name in inputs.forward:
+            before = inputs.forward[name].align(before, generator=inputs.generator(f"forward noise, {name}"))
         moved[name] = torch.cat([before, born])
     return moved
 

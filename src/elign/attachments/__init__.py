@@ -1,1 +1,0 @@
-"""Hooks on any head of any model."""

@@ -1,0 +1,101 @@
+"""Mahalanobis distances to class means with shrunk correlations: FeCAM."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from elign.classifiers.base import Given, LatentClassifier
+from elign.statistics.class_statistics import ClassStatistics
+from elign.utils.fitted import Ranges, register
+from elign.utils.tensors import MOST_LATENTS, check_number, compute_dtype
+
+
+@register
+class FeCAM(LatentClassifier):
+    """Distances `(z - m_c)' R_c^-1 (z - m_c)` of directions, R_c shrunk correlations (D. Goswami et al., NeurIPS 2023).
+
+    `S + shrink_diagonal v I + shrink_rest w (1 - I)`, v the mean variance and w the mean of the other entries, is
+    applied to the covariance of each class twice, as in the released code; then it is divided by its deviations, which
+    makes it a correlation. No log-determinant. With `power` p < 1, latents become `sign(z) |z|^p` first (Tukey's
+    ladder; p = 0.5 in the paper, for latents after a ReLU), and they and the means are scaled to length 1. Statistics
+    follow these steps through samples.
+
+    Args:
+        shrink_diagonal: The paper has 1.
+        shrink_rest: The paper has 1 for ResNets and 0 for ViTs.
+        power: 1 leaves latents as they are.
+
+    Attributes:
+        means: (classes, D), `inverses` (classes, D, D), `counts` (classes,) 0 for a class without data.
+
+    Example:
+        >>> import torch, elign
+        >>> z, labels = torch.eye(2).repeat(5, 1), torch.arange(2).repeat(5)
+        >>> elign.FeCAM().fit(z=z, labels=labels)(z[:2]).argmax(dim=1)
+        tensor([0, 1])
+    """
+
+    rows_of: ClassVar[str] = "means"
+    ranges: ClassVar[Ranges] = {"counts": (0, MOST_LATENTS)}
+    needs_covariance: ClassVar[bool] = True
+    means: Tensor
+    inverses: Tensor
+    counts: Tensor
+
+    def __init__(self, *, shrink_diagonal: float = 1.0, shrink_rest: float = 1.0, power: float = 1.0) -> None:
+        super().__init__()
+        self.shrink_diagonal = check_number(shrink_diagonal, "shrink_diagonal")
+        self.shrink_rest = check_number(shrink_rest, "shrink_rest")
+        self.power = check_number(power, "power", most=1, positive=True)
+
+    def _build(self, dim: int) -> None:
+        super()._build(dim)
+        self.register_buffer("means", torch.zeros(self.rows, dim))
+        self.register_buffer("inverses", torch.zeros(self.rows, dim, dim))
+        self.register_buffer("counts", torch.zeros(self.rows, dtype=torch.int64))
+
+    def _points(self, z: Tensor) -> Tensor:
+        return F.normalize(z if self.power == 1 else z.sign() * z.abs().pow(self.power), dim=-1)
+
+    def _learn(self, given: Given) -> None:
+        known = ClassStatistics()
+        if given.statistics is not None:
+            generator = torch.Generator().manual_seed(0)
+            known = given.statistics.resampled(lambda z: self._points(z.double()).to(z), generator=generator)
+        if given.labelled is not None:
+            known.update(self._points(given.labelled[0].double()), given.labelled[1])
+        self.rows = max(int(known.classes.max()) + 1, given.classes)
+        inverses = torch.stack([self._inverse(known.covariance_of(label)) for label in known.classes.tolist()])
+        tensors = {"means": F.normalize(known.means, dim=1), "inverses": inverses}
+        dtype = compute_dtype(given.like)
+        made = {name: known.per_output(t.cpu(), self.rows).to(dtype) for name, t in tensors.items()}
+        self._set(known.means.shape[1], **made, counts=known.per_output(known.counts, self.rows))
+
+    def _inverse(self, covariance: Tensor) -> Tensor:
+        dim = len(covariance)
+        identity = torch.eye(dim, dtype=covariance.dtype, device="cpu")
+        for _ in range(2):
+            variance = covariance.diagonal().mean()
+            rest = (covariance.sum() - covariance.diagonal().sum()) / max(1, dim * (dim - 1))
+            covariance = covariance + self.shrink_diagonal * variance * identity
+            covariance = covariance + self.shrink_rest * rest * (1 - identity)
+        deviations = covariance.diagonal().clamp(min=1e-30).sqrt()
+        correlation = covariance / torch.outer(deviations, deviations)
+        # A dimension without any variance has no correlations.
+        correlation.diagonal().fill_(1.0)
+        found: Tensor = torch.linalg.pinv(correlation, hermitian=True)
+        return found
+
+    def scores(self, z: Tensor, logits: Tensor | None = None) -> Tensor:
+        """Return negative distances, minus infinity for classes without data, without any check."""
+        dtype = compute_dtype(z)
+        rows = self._points(z.to(dtype))
+        means, inverses = (t.to(z.device, dtype) for t in (self.means, self.inverses))
+        with torch.autocast(z.device.type, enabled=False):
+            away = [rows - mean for mean in means]
+            scores = torch.stack([-(d @ r * d).sum(dim=-1) for d, r in zip(away, inverses, strict=True)], dim=-1)
+        return scores.masked_fill(self.counts.to(z.device) == 0, -torch.inf).to(z.dtype)

@@ -1,1 +1,0 @@
-"""Which latents are aligned, where an aligner stands alone in front of a head."""

@@ -1,1 +1,0 @@
-"""Evaluation of incremental detection: methods on regions, average precision, unknown objects."""

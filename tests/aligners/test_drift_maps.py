@@ -1,0 +1,171 @@
+"""The maps of other methods, each against its formula written out in plain loops or by another solver."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import elign
+from elign import ClassStatistics, OptionError
+
+
+def pairs(rows=120, dim=5, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    z = torch.randn(rows, dim, generator=generator, dtype=torch.float64)
+    moved = z @ torch.randn(dim, dim, generator=generator, dtype=torch.float64) + 0.3
+    return z, moved + 0.1 * torch.randn(rows, dim, generator=generator, dtype=torch.float64)
+
+
+def statistics_of(z):
+    return ClassStatistics().update(z, torch.arange(len(z)) % 3)
+
+
+MAPS = [
+    elign.LDC(),
+    elign.LDC(solver="adam", epochs=2),
+    elign.GLS(),
+    elign.SLDC(),
+    elign.DPCR(),
+    elign.HopfieldShift(anchors=50, top=20),
+    elign.FisherShift(head=nn.Linear(5, 3)),
+    elign.MLPMap(width=2, epochs=2),
+]
+
+
+@pytest.mark.parametrize("aligner", MAPS, ids=lambda each: f"{type(each).__name__}-{getattr(each, 'solver', '')}")
+def test_a_saved_map_transports_as_before(aligner, tmp_path):
+    z, moved = pairs()
+    aligner.fit_latents(z, moved, direction="forward")
+    again = elign.Aligner.load(aligner.save(tmp_path / "map.safetensors"))
+    one, two = (each.transport(statistics_of(z)) for each in (aligner, again))
+    assert torch.equal(one.means, two.means)
+    assert torch.equal(one.covariances, two.covariances)
+    assert torch.equal(one.counts, statistics_of(z).counts)
+
+
+def test_ldc_is_the_least_squares_solution():
+    z, moved = pairs()
+    found = elign.LDC().fit_latents(z, moved, direction="forward").align(z)
+    expected = z.numpy() @ np.linalg.lstsq(z.numpy(), moved.numpy(), rcond=None)[0]
+    assert found.numpy() == pytest.approx(expected, abs=1e-6)
+
+
+def test_ldc_by_adam_comes_to_the_closed_form():
+    z, moved = (each.float() for each in pairs(rows=400))
+    trained = elign.LDC(solver="adam", epochs=300, learning_rate=1e-2).fit_latents(z, moved, direction="forward")
+    closed = elign.LDC().fit_latents(z, moved, direction="forward")
+    assert (trained.matrix - closed.matrix).abs().max() < 0.05
+
+
+def test_ldc_without_enough_pairs_takes_the_smallest_map():
+    z, moved = pairs(rows=3)
+    found = elign.LDC().fit_latents(z, moved, direction="forward")
+    assert found.align(z).numpy() == pytest.approx(moved.numpy(), abs=1e-4)
+    assert found.matrix.norm() < 2 * np.linalg.norm(np.linalg.pinv(z.numpy()) @ moved.numpy())
+
+
+@pytest.mark.parametrize("rho", [0.01, 1.0])
+def test_gls_solves_its_sylvester_equation(rho):
+    z, moved = pairs()
+    aligner = elign.GLS(rho=rho).fit_latents(z, moved, direction="forward")
+    x, y = z - z.mean(0), moved - moved.mean(0)
+    a = aligner.matrix
+    left = (x.t() @ x / len(x)) @ a + rho * a @ (y.t() @ y / len(y))
+    assert torch.allclose(left, x.t() @ y / len(x), atol=1e-9)
+    assert torch.allclose(aligner.align(z.mean(0)), moved.mean(0))
+
+
+def test_sldc_goes_to_the_identity_as_pairs_get_fewer():
+    z, moved = pairs(rows=10)
+    weight = np.exp(-10 / (2.0 * 5))
+    solved = np.linalg.solve(z.numpy().T @ z.numpy() + 1e-4 * np.eye(5), z.numpy().T @ moved.numpy())
+    aligner = elign.SLDC(tau=2.0).fit_latents(z, moved, direction="forward")
+    assert aligner.matrix.numpy() == pytest.approx((1 - weight) * solved + weight * np.eye(5), abs=1e-8)
+    before = statistics_of(z)
+    after = aligner.transport(before)
+    expected = aligner.matrix.t() @ before.covariance_of(1) @ aligner.matrix + 1e-3 * torch.eye(5)
+    assert torch.allclose(after.covariance_of(1), expected.double(), atol=1e-6)
+
+
+def test_the_projection_of_dpcr_changes_nothing_on_the_exact_span():
+    z, moved = pairs()
+    few = ClassStatistics().update(z[:3], torch.zeros(3, dtype=torch.int64))  # a span of three directions of five
+    one, two = (each.fit_latents(z, moved, direction="forward").transport(few) for each in (elign.DPCR(), elign.LDC()))
+    assert torch.allclose(one.means, two.means, atol=1e-5)
+    assert torch.allclose(one.covariances, two.covariances, atol=1e-4)
+
+
+def test_a_coarse_span_of_dpcr_drops_small_directions():
+    z, _ = pairs(dim=2)
+    statistics = ClassStatistics().update(
+        torch.tensor([[3.0, 0.1], [-3.0, -0.1], [3.0, -0.1], [-3.0, 0.1]]), torch.zeros(4).long()
+    )
+    moved = elign.DPCR(tolerance=0.01).fit_latents(z, 2 * z, direction="forward").transport(statistics)
+    assert torch.allclose(moved.covariances[0], torch.tensor([[36.0, 0.0], [0.0, 0.0]]), atol=1e-4)
+
+
+def test_hopfield_shift_against_plain_loops():
+    z, moved = pairs(rows=30)
+    aligner = elign.HopfieldShift(temperature=0.2, top=7, share=0.5).fit_latents(z, moved, direction="forward")
+    query = torch.randn(4, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    for row, found in zip(query.numpy(), aligner.align(query).numpy(), strict=True):
+        cosines = [row @ a / np.linalg.norm(row) / np.linalg.norm(a) for a in z.numpy()]
+        best = sorted(range(30), key=lambda i: -cosines[i])[:7]
+        weights = {i: np.exp(cosines[i] / 0.2) for i in best}
+        drift = sum(w * (moved - z).numpy()[i] for i, w in weights.items()) / sum(weights.values())
+        assert found == pytest.approx(row + 0.5 * drift, abs=1e-9)
+
+
+def test_fisher_shift_against_plain_loops():
+    torch.manual_seed(0)
+    z, moved = pairs(rows=20)
+    head = nn.Linear(5, 3).double()
+    aligner = elign.FisherShift(head=head, width=0.3).fit_latents(z, moved, direction="forward")
+    w = head.weight.detach().numpy()
+    metric = np.zeros((5, 5))
+    for p in head(z).softmax(1).detach().numpy():
+        metric += w.T @ (np.diag(p) - np.outer(p, p)) @ w / 20
+    row = torch.randn(5, generator=torch.Generator().manual_seed(1), dtype=torch.float64).numpy()
+    distances = np.array([(row - a) @ metric @ (row - a) for a in z.numpy()])
+    scaled = (distances - distances.min()) / (distances.max() - distances.min())
+    weights = np.exp(-scaled / (2 * 0.3**2))
+    expected = row + weights @ (moved - z).numpy() / weights.sum()
+    assert aligner.align(torch.from_numpy(row)).numpy() == pytest.approx(expected, abs=1e-6)
+
+
+def test_fisher_shift_needs_the_previous_head():
+    z, moved = pairs()
+    with pytest.raises(elign.LatentError, match="previous head"):
+        elign.FisherShift().fit_latents(z, moved, direction="forward")
+
+
+def test_a_network_follows_a_bend_that_no_linear_map_can():
+    z = torch.randn(400, 3, generator=torch.Generator().manual_seed(0))
+    bent = elign.MLPMap(width=16, learning_rate=0.1).fit_latents(z, z.abs(), direction="forward")
+    straight = elign.Ridge().fit_latents(z, z.abs(), direction="forward")
+    assert bent.report.drift_after < 0.3 * straight.report.drift_after
+
+
+@pytest.mark.parametrize(
+    ("maker", "options"),
+    [
+        (elign.LDC, {"solver": "newton"}),
+        (elign.LDC, {"epochs": 10**9}),
+        (elign.GLS, {"rho": 0.0}),
+        (elign.SLDC, {"tau": 0.0}),
+        (elign.DPCR, {"tolerance": 1.0}),
+        (elign.HopfieldShift, {"share": 2.0}),
+        (elign.FisherShift, {"width": float("nan")}),
+        (elign.FisherShift, {"head": "fc"}),
+        (elign.MLPMap, {"width": 10**6}),
+    ],
+)
+def test_options_out_of_range(maker, options):
+    with pytest.raises(OptionError):
+        maker(**options)
+
+
+def test_a_network_that_would_not_fit_is_refused():
+    z = torch.zeros(4, 4096)
+    with pytest.raises(OptionError, match="width"):
+        elign.MLPMap().fit_latents(z, z, direction="forward")
