@@ -9,6 +9,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 import elign
+from elign import repair as repair_module
 from elign.repair import fit_temperature
 from elign.utils.tensors import balanced_accuracy
 
@@ -187,6 +188,23 @@ def test_the_report_shows_the_alternatives(repair):
     assert "<table>" in report._repr_html_()
     assert report.to_dict()["mode"] == "classifier"
     assert "the head never predicts an old class" in report.warnings
+
+
+def test_each_half_of_the_estimate_is_corrected_by_the_other_half_of_the_plain_logits(world, monkeypatch):
+    chosen_on, trials = [], []
+    offsets, estimates = repair_module._Given.offsets, elign.Repair._estimates
+    monkeypatch.setattr(
+        repair_module._Given, "offsets", lambda self, *rows: chosen_on.append(rows[0].clone()) or offsets(self, *rows)
+    )
+    monkeypatch.setattr(
+        elign.Repair,
+        "_estimates",
+        lambda self, given, trial, out: trials.append(trial) or estimates(self, given, trial, out),
+    )
+    world.repaired()
+    logits = trials[0].logits.double()
+    assert torch.equal(chosen_on[-2], logits[1::2])
+    assert torch.equal(chosen_on[-1], logits[::2])
 
 
 def test_several_tasks_have_an_offset_each(world):

@@ -386,7 +386,8 @@ class Repair(LatentClassifier):
         half = torch.arange(len(z)) % 2 == 0
         for part in (half, ~half):
             if logits is not None:
-                found["bias offset"][part] -= given.offsets(found["bias offset"][~part], labels.cpu()[~part])
+                plain = logits.detach().cpu().double()
+                found["bias offset"][part] = plain[part] - given.offsets(plain[~part], labels.cpu()[~part])
             head = LinearHead(seed=self.seed)
             head.fit(z=z[~part], labels=labels[~part], head=given.weights, classes=self.rows)
             found["retrained head"][part] = head(z[part])
