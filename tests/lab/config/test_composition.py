@@ -13,6 +13,7 @@ from elign import ElignError, EnergyAligner
 from elign.lab.config import ConfigError, RunConfig, compose, describe
 from elign.lab.config.schema import TREE
 from elign.lab.data import DATASETS
+from elign.lab.data.scenario import ORDER_SEED
 from elign.lab.learners import LEARNERS, Learner, LearnerOptions
 from elign.lab.models import BACKBONES
 
@@ -34,7 +35,7 @@ def value(config: object, key: str) -> object:
     ("typed", "expected"),
     [
         ("", {"learner.name": "icarl", "data.name": "digits", "preset": "smoke", "model.name": "conv", "seed": 0}),
-        ("", {"protocol.name": "half-5", "data.order": 1993, "memory.per_class": 10, "aligner.iterations": 200}),
+        ("", {"protocol.name": "half-5", "data.order": ORDER_SEED, "memory.per_class": 10, "aligner.iterations": 200}),
         ("", {"train.first_epochs": 12, "train.epochs": 6, "train.fast": False, "train.threads": 1}),
         ("data=cifar100 protocol=half-5", {"preset": "small", "model.name": "resnet20", "train.fast": False}),
         ("learner=lucir preset=smoke out=DIR", {"learner.name": "lucir", "out": "DIR"}),

@@ -70,6 +70,21 @@ def test_icarl_is_cross_entropy_and_distillation_of_old_logits():
     assert terms["distillation"].item() == pytest.approx(0.5 * kept.item(), rel=1e-5)
 
 
+def test_lwf_lets_new_images_compete_among_new_classes_only():
+    learner = made("lwf", options={"temperature": 3.0, "distillation": 0.5}).eval()
+    images, labels = batch()
+    terms, logits = learner(images, labels)
+    each = []
+    for row, label in zip(logits.detach(), labels.tolist(), strict=True):
+        start = 0 if label < 4 else 4  # an exemplar of an old class competes among all classes
+        each.append(float(row[start:].exp().sum().log() - row[label]))
+    assert terms["classification"].item() == pytest.approx(sum(each) / len(each), rel=1e-5)
+    kept = distillation(logits[:, :4], learner.teacher(images), temperature=3.0)
+    assert terms["distillation"].item() == pytest.approx(0.5 * kept.item(), rel=1e-5)
+    sum(learner(images, labels).terms.values()).backward()
+    assert all(bool(p.grad.isfinite().all()) for p in learner.groups())
+
+
 def test_lucir_weighs_less_forget_by_the_root_of_old_over_new():
     learner = made("lucir", tasks=(8, 2)).eval()
     with torch.no_grad():
