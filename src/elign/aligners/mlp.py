@@ -77,6 +77,7 @@ class MLPMap(Aligner):
                 losses.append(loss.detach())
                 if progress is not None:
                     progress(epoch + 1, self.epochs, float(losses[-1]))
+        optimizer.zero_grad()
         self.requires_grad_(False)
         return FitReport(rows=len(z_cur), dim=z_cur.shape[1], loss=torch.stack(losses).cpu())
 
