@@ -417,8 +417,8 @@ class Repair(LatentClassifier):
         """Return a copy in which the classifier is traceable, and the mode and the head's share are plain values."""
         made = copy.deepcopy(self)
         made._traced = (self.mode, float(self.head_share))
-        if self.mode != "head":
-            made.classifier = made.classifier.traceable()  # type: ignore[assignment]
+        # Where the head stays, the classifier would be dead weight.
+        made.classifier = nn.Identity() if self.mode == "head" else made.classifier.traceable()  # type: ignore[assignment]
         return made
 
     def attach(self, model: nn.Module, *, replace: bool = False) -> Attachment:

@@ -69,12 +69,16 @@ def test_random_features_balance_classes_and_repeat():
 def test_fecam_against_plain_loops(rest, power):
     z, labels = labelled()
     made = elign.FeCAM(shrink_diagonal=0.7, shrink_rest=rest, power=power).fit(z=z, labels=labels)
-    x = np.sign(z.numpy()) * np.abs(z.numpy()) ** power
+
+    def ladder(x):
+        return np.sign(x) * np.abs(x) ** power
+
+    x = ladder(z.numpy())
     x /= np.linalg.norm(x, axis=1, keepdims=True)
     off = 1 - np.eye(4)
     for label in range(3):
-        own = x[labels.numpy() == label]
-        mean, covariance = own.mean(0), np.cov(own.T, bias=True)
+        own = z.numpy()[labels.numpy() == label]
+        mean, covariance = ladder(own.mean(0)), np.cov(ladder(own).T, bias=True)
         for _ in range(2):
             variance, other = covariance.diagonal().mean(), covariance[off == 1].mean()
             covariance = covariance + 0.7 * variance * np.eye(4) + rest * other * off

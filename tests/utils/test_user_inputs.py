@@ -330,6 +330,12 @@ ALIGNERS = {
     "ridge": elign.Ridge,
     "ridge with a penalty": lambda: elign.Ridge(penalty=0.1),
     "local shift": elign.LocalShift,
+    "ldc": elign.LDC,
+    "gls": elign.GLS,
+    "sldc": elign.SLDC,
+    "dpcr": elign.DPCR,
+    "hopfield": elign.HopfieldShift,
+    "mlp": lambda: elign.MLPMap(width=2, epochs=2),
 }
 
 
@@ -364,6 +370,9 @@ CLASSIFIERS = {
     "shared gaussian": lambda: elign.Gaussian(shared=1),
     "gaussian of directions": lambda: elign.Gaussian(normalize=True),
     "linear head": elign.LinearHead,
+    "ridge head": elign.RidgeHead,
+    "random features": lambda: elign.RandomFeatures(width=20),
+    "fecam": elign.FeCAM,
 }
 
 

@@ -27,7 +27,10 @@ class AffineAligner(Aligner):
         raise NotImplementedError
 
     def _learn(self, z_prev: Tensor, z_cur: Tensor, progress: Progress | None) -> None:
-        matrix, shift = self._solve(z_cur.cpu().double(), z_prev.cpu().double())
+        try:
+            matrix, shift = self._solve(z_cur.cpu().double(), z_prev.cpu().double())
+        except RuntimeError:  # of a solver that finds infinite numbers
+            matrix, shift = torch.full((1,), torch.nan), None
         if not bool(matrix.isfinite().all()):
             raise LatentError("these latents are too large for sums over them: scale them down")
         self.matrix = matrix.to(z_cur).contiguous()

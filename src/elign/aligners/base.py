@@ -55,7 +55,7 @@ class FitReport:
     energy_aligned: float | None = None
     """Mean energy of aligned latents."""
     loss: Tensor = field(default_factory=lambda: torch.zeros(0), compare=False)
-    """Training loss of each iteration: mean E(previous) - mean E(sampled)."""
+    """Training loss of each iteration, mean E(previous) - mean E(sampled); of `MLPMap`, the error of each epoch."""
 
 
 class Aligner(FittedModule):

@@ -27,7 +27,7 @@ class LDC(AffineAligner):
 
     Args:
         solver: `closed`, or `adam` as published.
-        epochs: Passes of Adam over the pairs; this and the next four are not used by the closed form.
+        epochs: Passes of Adam over the pairs; the closed form uses none of these four options.
         learning_rate: Of Adam.
         batch_size: Pairs in a step.
         seed: Of the first weights and the order of pairs.

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from elign.aligners.base import Aligner, FitReport
-from elign.utils.errors import OptionError
+from elign.utils.errors import LatentError, OptionError
 from elign.utils.fitted import Progress, register
 from elign.utils.tensors import check_number, check_seed, check_whole, compute_dtype
 
@@ -56,10 +56,9 @@ class MLPMap(Aligner):
         super()._build(dim)
         if 2 * self.width * dim * dim > _MOST_PARAMETERS:
             raise OptionError(f"width={self.width} is too large for latents of dimension {dim}: choose a smaller one")
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.seed)
-            self.inner = nn.Linear(dim, self.width * dim, device="cpu").requires_grad_(False)
-            self.outer = nn.Linear(self.width * dim, dim, device="cpu").requires_grad_(False)
+        generator = torch.Generator().manual_seed(self.seed)
+        wide = self.width * dim
+        self.inner, self.outer = (_layer(a, b, generator) for a, b in ((dim, wide), (wide, dim)))
 
     def _learn(self, z_prev: Tensor, z_cur: Tensor, progress: Progress | None) -> FitReport:
         self.requires_grad_(True).to(z_cur.device, z_cur.dtype)
@@ -69,22 +68,36 @@ class MLPMap(Aligner):
         with torch.enable_grad():
             for epoch in range(self.epochs):
                 order = torch.randperm(len(z_cur), generator=generator, device="cpu")
+                total = 0.0
                 for rows in torch.split(order, self.batch_size):
                     optimizer.zero_grad()
                     loss = F.mse_loss(self._mapped(z_cur[rows]), z_prev[rows])
                     loss.backward()  # type: ignore[no-untyped-call]
                     optimizer.step()
-                losses.append(loss.detach())
+                    total += loss.item() * len(rows) / len(order)
+                losses.append(total)
                 if progress is not None:
-                    progress(epoch + 1, self.epochs, float(losses[-1]))
+                    progress(epoch + 1, self.epochs, total)
         optimizer.zero_grad()
         self.requires_grad_(False)
-        return FitReport(rows=len(z_cur), dim=z_cur.shape[1], loss=torch.stack(losses).cpu())
+        if not all(bool(p.isfinite().all()) for p in self.parameters()):
+            raise LatentError("the map became infinite while learning: scale the latents, or lower learning_rate")
+        return FitReport(rows=len(z_cur), dim=z_cur.shape[1], loss=torch.tensor(losses, device="cpu"))
 
     def _mapped(self, rows: Tensor) -> Tensor:
         found: Tensor = self.outer(F.gelu(self.inner(rows)))
         return found
 
     def _move(self, rows: Tensor, generator: torch.Generator | None) -> Tensor:
-        weight = self.inner.weight
-        return self._mapped(rows.to(weight.device, compute_dtype(weight))).to(rows)
+        dtype = compute_dtype(rows)
+        layers = (self.inner, self.outer)
+        (a, b), (c, d) = ([p.to(rows.device, dtype) for p in layer.parameters()] for layer in layers)
+        return F.linear(F.gelu(F.linear(rows.to(dtype), a, b)), c, d).to(rows.dtype)
+
+
+def _layer(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:
+    """Make a layer with the first weights of `nn.Linear`, drawn from this generator alone."""
+    layer = nn.Linear(inputs, outputs, device="meta").to_empty(device="cpu").requires_grad_(False)
+    for tensor in layer.parameters():
+        tensor.uniform_(-(inputs**-0.5), inputs**-0.5, generator=generator)
+    return layer

@@ -24,6 +24,8 @@ from elign.utils.tensors import (
     fixed_generator,
 )
 
+_FOLDS = 5
+
 
 class Given(NamedTuple):
     """The arguments of a fit, checked."""
@@ -145,6 +147,54 @@ class LatentClassifier(FittedModule):
         check_labels(labels, len(z))
         if int(labels.max()) >= self.rows:
             raise LatentError(f"there is a label {int(labels.max())}, but only {self.rows} classes")
+
+
+class RefittedClassifier(LatentClassifier):
+    """Base of classifiers without a closed form for what a latent adds: they are fitted again without it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._fitted_with: tuple[ClassStatistics | None, nn.Module | None] = (None, None)
+
+    def fit(
+        self,
+        statistics: ClassStatistics | None = None,
+        z: Tensor | None = None,
+        labels: Tensor | None = None,
+        *,
+        head: nn.Module | None = None,
+        classes: int = 0,
+    ) -> Self:
+        """Do what `LatentClassifier.fit` says."""
+        super().fit(statistics, z, labels, head=head, classes=classes)
+        self._fitted_with = (statistics, head)
+        return self
+
+    def leave_one_out_scores(self, z: Tensor, labels: Tensor, *, logits: Tensor | None = None) -> Tensor:
+        """Score latents by classifiers that were fitted without them, in five folds.
+
+        These are fitted on the same statistics and from the same head as this one, if it was not loaded from a file:
+        files hold neither, and then the given latents are all there is to learn from.
+        """
+        self._check_labelled(z, labels)
+        statistics, head = self._fitted_with
+        labels = labels.to(z.device).long()
+        order = labels.argsort(stable=True)
+        folds = torch.empty_like(order).index_copy_(0, order, places_in_order(labels[order]) % _FOLDS)
+        scores = torch.full((len(z), self.rows), -torch.inf, dtype=z.dtype, device=z.device)
+        for fold in range(int(folds.max()) + 1):
+            out = folds == fold
+            if statistics is not None or not out.all():
+                inside = (None, None) if out.all() else (z[~out], labels[~out])
+                fitted = type(self)(**self.config()).fit(statistics, *inside, head=head, classes=self.rows)
+                scores[out] = fitted.scores(z[out])
+        return scores
+
+
+def places_in_order(ordered: Tensor) -> Tensor:
+    """Return the place of each entry among the equal entries of a sorted tensor."""
+    counts = torch.bincount(ordered)
+    return torch.arange(len(ordered), device=ordered.device) - (counts.cumsum(0) - counts)[ordered]
 
 
 class MeansClassifier(LatentClassifier):

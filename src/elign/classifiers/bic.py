@@ -23,8 +23,8 @@ class BiC(WeightAligned):
 
     Both minimise the cross entropy of labelled latents, every class with the same weight; the problem is convex, and
     Newton's method solves it. The paper holds a tenth of the exemplars out of the training for this. A model that is
-    corrected after training has seen its exemplars, so that give it others if you can: on exemplars that the model
-    knows by heart, the correction is too weak.
+    corrected after training has seen its exemplars: give latents of other images if you can. On exemplars that the
+    model knows by heart, the correction is too weak.
 
     Example:
         >>> import torch
@@ -52,7 +52,8 @@ class BiC(WeightAligned):
         """
         check_rows(z, "latents")
         check_labels(labels, len(z))
-        logits = read_logits(head, z.detach()).detach().cpu().double()
+        # A head may have outputs of minus infinity, for classes to come.
+        logits = read_logits(head, z.detach()).detach().cpu().double().clamp(min=-1e30)
         labels = labels.cpu().long()
         _, old = check_old_classes(old_classes)
         if max(old) >= logits.shape[1] or int(labels.max()) >= logits.shape[1]:
@@ -62,6 +63,8 @@ class BiC(WeightAligned):
         if not bool(new[labels].any()) or bool(new[labels].all()):
             raise LatentError("BiC needs latents of old and of new classes")
         scale, offset = _solved(logits, labels, new)
+        if not bool(torch.isfinite(scale) & torch.isfinite(offset)):
+            raise LatentError("these logits are too large to find a scale for them")
         self.rows = len(new)
         factors, shifts = torch.where(new, scale, 1.0), torch.where(new, offset, 0.0)
         self._set(z.shape[1], factors=factors.to(z), shifts=shifts.to(z))

@@ -8,21 +8,21 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from elign.classifiers.base import Given, LatentClassifier
+from elign.classifiers.base import Given, RefittedClassifier
 from elign.statistics.class_statistics import ClassStatistics
 from elign.utils.fitted import Ranges, register
 from elign.utils.tensors import MOST_LATENTS, check_number, compute_dtype
 
 
 @register
-class FeCAM(LatentClassifier):
+class FeCAM(RefittedClassifier):
     """Distances `(z - m_c)' R_c^-1 (z - m_c)` of directions, R_c shrunk correlations (D. Goswami et al., NeurIPS 2023).
 
     `S + shrink_diagonal v I + shrink_rest w (1 - I)`, v the mean variance and w the mean of the other entries, is
     applied to the covariance of each class twice, as in the released code; then it is divided by its deviations, which
-    makes it a correlation. No log-determinant. With `power` p < 1, latents become `sign(z) |z|^p` first (Tukey's
-    ladder; p = 0.5 in the paper, for latents after a ReLU), and they and the means are scaled to length 1. Statistics
-    follow these steps through samples.
+    makes it a correlation. No log-determinant. With `power` p < 1, latents and means become `sign(z) |z|^p` first
+    (Tukey's ladder; p = 0.5 in the paper, for latents after a ReLU); covariances of statistics follow through samples.
+    Latents and means, but not what the covariances are computed from, are then scaled to length 1.
 
     Args:
         shrink_diagonal: The paper has 1.
@@ -58,22 +58,31 @@ class FeCAM(LatentClassifier):
         self.register_buffer("inverses", torch.zeros(self.rows, dim, dim))
         self.register_buffer("counts", torch.zeros(self.rows, dtype=torch.int64))
 
+    def _ladder(self, z: Tensor) -> Tensor:
+        return z if self.power == 1 else z.sign() * z.abs().pow(self.power)
+
     def _points(self, z: Tensor) -> Tensor:
-        return F.normalize(z if self.power == 1 else z.sign() * z.abs().pow(self.power), dim=-1)
+        return F.normalize(self._ladder(z), dim=-1)
 
     def _learn(self, given: Given) -> None:
-        known = ClassStatistics()
+        plain, raised = ClassStatistics(covariance="none"), ClassStatistics(covariance="full")
         if given.statistics is not None:
             generator = torch.Generator().manual_seed(0)
-            known = given.statistics.resampled(lambda z: self._points(z.double()).to(z), generator=generator)
+            plain = given.statistics.means_only()
+            moved = given.statistics.resampled(lambda z: self._ladder(z.double()).to(z), generator=generator)
+            tensors = {name: getattr(moved, name) for name in ("classes", "counts", "means")}
+            covariances = torch.stack([moved.covariance_of(label) for label in moved.classes.tolist()])
+            raised = raised._made({**tensors, "covariances": covariances}, moved.means.dtype)
         if given.labelled is not None:
-            known.update(self._points(given.labelled[0].double()), given.labelled[1])
-        self.rows = max(int(known.classes.max()) + 1, given.classes)
-        inverses = torch.stack([self._inverse(known.covariance_of(label)) for label in known.classes.tolist()])
-        tensors = {"means": F.normalize(known.means, dim=1), "inverses": inverses}
+            z, labels = given.labelled
+            plain.update(z, labels)
+            raised.update(self._ladder(z.double()), labels)
+        self.rows = max(int(plain.classes.max()) + 1, given.classes)
+        inverses = torch.stack([self._inverse(raised.covariance_of(label)) for label in raised.classes.tolist()])
+        tensors = {"means": self._points(plain.means.double()), "inverses": inverses}
         dtype = compute_dtype(given.like)
-        made = {name: known.per_output(t.cpu(), self.rows).to(dtype) for name, t in tensors.items()}
-        self._set(known.means.shape[1], **made, counts=known.per_output(known.counts, self.rows))
+        made = {name: plain.per_output(t.cpu(), self.rows).to(dtype) for name, t in tensors.items()}
+        self._set(plain.means.shape[1], **made, counts=plain.per_output(plain.counts, self.rows))
 
     def _inverse(self, covariance: Tensor) -> Tensor:
         dim = len(covariance)

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from elign.classifiers.base import Given, LatentClassifier
+from elign.classifiers.base import Given, RefittedClassifier, places_in_order
 from elign.statistics.class_statistics import ClassStatistics
 from elign.utils.errors import OptionError
 from elign.utils.fitted import Ranges, register
@@ -18,14 +18,13 @@ from elign.utils.tensors import MOST_LATENTS, check_seed, check_whole, compute_d
 _MEMORY, _HALVINGS, _TOLERANCE = 10, 20, 1e-6  # of the descent: pairs kept, step sizes tried, relative gain to stop at
 _NARROWEST = 1e-3  # deviation of a dimension, relative to the others': a dead unit must not get a huge weight
 _EXACT_UP_TO = 10**7  # multiplications for each iteration, up to which these are in float64
-_FOLDS = 5
 _LARGE = 1e15  # latents whose squares may overflow in float32
 _NO_WIDTH = 1e-30  # weights for narrower latents would be infinite
 _MOST_STEPS, _MOST_SAMPLES = 100_000, 1_000_000  # options also come from files
 
 
 @register
-class LinearHead(LatentClassifier):
+class LinearHead(RefittedClassifier):
     """Multinomial logistic regression on latents, balanced over classes: what most users write themselves.
 
     Minimises `mean_c mean_{i in c} -log p(c | z_i) + weight_decay / 2 ||W - W_0||^2` for latents that are scaled to
@@ -80,7 +79,6 @@ class LinearHead(LatentClassifier):
         self.weight_decay, self.smoothing = weight_decay, smoothing
         self.samples_per_class = check_whole(samples_per_class, "samples_per_class", least=1, most=_MOST_SAMPLES)
         self.seed = check_seed(seed)
-        self._fitted_with: tuple[ClassStatistics | None, nn.Module | None] = (None, None)
 
     def _build(self, dim: int) -> None:
         super()._build(dim)
@@ -102,14 +100,13 @@ class LinearHead(LatentClassifier):
         with torch.no_grad(), torch.autocast(like.device.type, enabled=False):
             weight, bias = self._trained(rows, labels, weights / weights.sum(), given.head)
         self._set(rows.shape[1], weight=weight.to(like), bias=bias.to(like), counts=counts)
-        self._fitted_with = (given.statistics, given.head)
 
     def _drawn(self, z: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return at most `samples_per_class` labelled latents of each class."""
         labels = labels.cpu().long()
         shuffled = torch.randperm(len(z), generator=torch.Generator().manual_seed(self.seed), device="cpu")
         order = shuffled[labels[shuffled].argsort(stable=True)]
-        kept = order[_places(labels[order]) < self.samples_per_class].sort().values
+        kept = order[places_in_order(labels[order]) < self.samples_per_class].sort().values
         return z[kept.to(z.device)].to(compute_dtype(z)), labels[kept].to(z.device)
 
     def _sampled(self, statistics: ClassStatistics) -> tuple[Tensor, Tensor]:
@@ -169,32 +166,6 @@ class LinearHead(LatentClassifier):
             weight, bias = (t.to(z.device, dtype) for t in (self.weight, self.bias))
             scores = product(z.to(dtype), weight.t()) + bias
             return rounded(scores.masked_fill(self.counts.to(z.device) == 0, -torch.inf), z.dtype)
-
-    def leave_one_out_scores(self, z: Tensor, labels: Tensor, *, logits: Tensor | None = None) -> Tensor:
-        """Score latents by heads that were trained without them, in five folds.
-
-        The heads are trained on the same statistics and from the same start as this one, if it was not loaded from a
-        file: files hold neither, and then the given latents are all there is to train on.
-        """
-        self._check_labelled(z, labels)
-        statistics, head = self._fitted_with
-        labels = labels.to(z.device).long()
-        order = labels.argsort(stable=True)
-        folds = torch.empty_like(order).index_copy_(0, order, _places(labels[order]) % _FOLDS)
-        scores = torch.full((len(z), self.rows), -torch.inf, dtype=z.dtype, device=z.device)
-        for fold in range(int(folds.max()) + 1):
-            out = folds == fold
-            if statistics is not None or not out.all():
-                inside = (None, None) if out.all() else (z[~out], labels[~out])
-                trained = type(self)(**self.config()).fit(statistics, *inside, head=head, classes=self.rows)
-                scores[out] = trained.scores(z[out])
-        return scores
-
-
-def _places(ordered: Tensor) -> Tensor:
-    """Return the place of each entry among the equal entries of a sorted tensor."""
-    counts = torch.bincount(ordered)
-    return torch.arange(len(ordered), device=ordered.device) - (counts.cumsum(0) - counts)[ordered]
 
 
 def _minimised(objective: Callable[[Tensor], tuple[Tensor, Tensor]], x: Tensor, steps: int) -> Tensor:

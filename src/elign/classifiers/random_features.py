@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from elign.classifiers.base import Given, LatentClassifier
+from elign.classifiers.base import Given, RefittedClassifier
 from elign.utils.fitted import Ranges, register
 from elign.utils.tensors import MOST_LATENTS, check_number, check_seed, check_whole, compute_dtype, product
 
@@ -17,11 +17,11 @@ _HELD_OUT = 5  # one in so many latents chooses the penalty
 
 
 @register
-class RandomFeatures(LatentClassifier):
+class RandomFeatures(RefittedClassifier):
     """Ridge regression of one-hot classes on `relu(z R)`, R random (RanPAC, M. McDonnell et al., NeurIPS 2023).
 
-    `W = (H'H + penalty I)^-1 H'Y`. RanPAC keeps the sums `H'H` and `H'Y` of a frozen backbone; here classes without
-    labelled latents are sampled from their statistics, so that these sums follow a model that drifts. Latents are
+    `W = (H'H + penalty I)^-1 H'Y`. RanPAC keeps the sums `H'H` and `H'Y` of a frozen backbone; here classes of the
+    statistics are sampled, so that these sums follow a model that drifts. Latents are
     divided by their root mean square first. Every class has the same weight.
 
     Args:

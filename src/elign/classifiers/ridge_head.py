@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from elign.classifiers.base import Given, LatentClassifier
+from elign.classifiers.base import Given, RefittedClassifier
 from elign.statistics.class_statistics import ClassStatistics
 from elign.utils.fitted import Ranges, register
 from elign.utils.tensors import MOST_LATENTS, check_number, compute_dtype, product
 
 
 @register
-class RidgeHead(LatentClassifier):
+class RidgeHead(RefittedClassifier):
     """Ridge regression of one-hot classes on latents: the classifier of DPCR (R. He et al., ICML 2025) and of ACIL.
 
     `W = (sum_c F_c + penalty I)^-1 sum_c n_c m_c e_c'` with `F_c = n_c (S_c + m_c m_c')`; then, with `normalize`, each

@@ -19,6 +19,7 @@ from elign.aligners.linear import Ridge
 from elign.attachments import Attachment, attach, attachments_of
 from elign.classifiers.base import LatentClassifier
 from elign.classifiers.bias import WeightAligned
+from elign.classifiers.bic import BiC
 from elign.classifiers.voting import Voting
 from elign.gates import ByEnergy, ByPrediction, ByProbe, FixedStrength, Gate
 from elign.repair import Repair
@@ -298,6 +299,12 @@ class TaskRepair:
             fitted.fit_latents(task.z_prev, task.z_cur)
             self._chosen_gate = self._new_gate()
             _fit_gate(self._chosen_gate, fitted, task, self.old_classes)
+        elif isinstance(fitted, BiC):
+            if task.exemplars is None:
+                raise LatentError("BiC needs latents of old classes: give exemplars=...")
+            rows = zip(task.exemplars[:2], (task.z_cur, task.known_labels), strict=True)
+            z, labels = (torch.cat(both) for both in rows)
+            fitted.fit(z, labels, head=task.model.head, old_classes=self.old_classes)
         elif isinstance(fitted, WeightAligned):
             fitted.fit(head=task.model.head, old_classes=self.old_classes)
         elif fitted.learns:

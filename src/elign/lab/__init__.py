@@ -2,7 +2,8 @@
 
 What is changed where:
 
-    default of a setting                config/config.yaml, of a preset config/presets/, of a learner's option its class
+    default of a setting                config/config.yaml, of a preset config/presets/, of a learner's or
+                                        an aligner's option its class
     type and range of a setting         config/schema.py
     batch size of feature extraction    train.eval_batch_size in config/config.yaml; evaluation/features.py extracts
     seed of the class order             data.order in config/config.yaml, and ORDER_SEED in data/scenario.py (one test)

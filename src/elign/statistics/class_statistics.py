@@ -133,8 +133,16 @@ class ClassStatistics(FittedModule):
 
     def _check_state(self) -> None:
         classes = self.classes.tolist()
-        if classes != sorted(set(classes)):
-            raise LatentError("class ids must ascend")
+        if classes != sorted(set(classes)) or (classes and not 0 <= classes[0] <= classes[-1] <= MOST_CLASSES):
+            raise LatentError(f"class ids must ascend from 0 or more to at most {MOST_CLASSES}")
+        if bool((self.counts < 1).any()):
+            raise LatentError("counts of classes must be >= 1")
+
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
+        super()._load_from_state_dict(state_dict, prefix, *args)
+        # Checkpoints come this way: ids out of order would be found in the wrong place.
+        if self.fitted:
+            self._check_state()
 
     @classmethod
     def from_data(

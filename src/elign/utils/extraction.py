@@ -155,7 +155,7 @@ def find_module(model: nn.Module, head: str | nn.Module) -> nn.Module:
     """
     inside: dict[str, nn.Module] = dict(unwrapped(model).named_modules())
     parts: dict[str, nn.Module] = {**inside, **dict(model.named_modules())}
-    if isinstance(head, nn.Module):
+    if not isinstance(head, str):
         if not any(part is head for part in parts.values()):
             raise AttachError("the given head is not a part of the given model")
         return head

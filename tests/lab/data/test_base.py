@@ -184,6 +184,8 @@ def test_a_folder_of_ones_own(pictures):
     rows = torch.tensor([0, 1, 2, 5, 6, 7, 10, 11, 12])
     assert torch.equal(everything(dataset.train), everything(full.train)[rows])
     assert open_dataset("folder", path=pictures).image_shape == (3, 224, 224)
+    with pytest.raises(DataError, match="open_dataset"):
+        load_dataset("folder")
 
 
 @pytest.mark.parametrize(
@@ -406,3 +408,38 @@ def test_channel_statistics_are_those_of_the_definition():
 def test_wrong_rows_are_refused_before_the_first_batch(rows, size, error, message):
     with pytest.raises(error, match=message):
         make(noise(3)).batches(rows, size=size)
+
+
+def test_channels_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match="1 and 1 channels, the images 3"):
+        make(noise(2), mean=(0.5,), std=(1.0,))
+
+
+def test_real_tiny_imagenet(tmp_path, shared_data):
+    path = shared_data / "tiny-imagenet-100x250.npz"
+    if not path.is_file():
+        pytest.skip("no copy of Tiny-ImageNet: ELIGN_SHARED_DATA names no folder with tiny-imagenet-100x250.npz")
+    with np.load(path, allow_pickle=False) as data:
+        wnids = sorted(data["wnids"].tolist())[:5]
+        for part, count in (("train", 40), ("val", 10)):
+            stream, offsets = data[f"{part}_jpeg"], data[f"{part}_offsets"]
+            names = data["wnids"][data[f"{part}_labels"]]
+            for wnid in wnids:
+                folder = tmp_path / part / wnid
+                folder.mkdir(parents=True)
+                for row in np.flatnonzero(names == wnid)[:count]:
+                    (folder / f"{row:05}.JPEG").write_bytes(stream[offsets[row] : offsets[row + 1]].tobytes())
+    dataset = open_dataset("tiny-imagenet", path=tmp_path, order_seed=None)
+    assert dataset.classes == tuple(wnids)
+    assert dataset.image_shape == (3, 64, 64)
+    assert dataset.train.labels.bincount().tolist() == [40] * 5
+    assert dataset.test.labels.bincount().tolist() == [10] * 5
+    images = everything(dataset.train)
+    assert images.mean(dim=(0, 2, 3)).abs().max() < 0.7
+    assert (images.std(dim=(0, 2, 3)) - 1).abs().max() < 0.4
+
+
+def test_digits_are_shifted_by_a_pixel_and_never_mirrored():
+    split = open_dataset("digits").train
+    seen = next(split.batches(torch.zeros(500, dtype=torch.int64), size=500, augment=0))[0]
+    assert len(seen.unique(dim=0)) == 9

@@ -4,15 +4,18 @@ import hashlib
 import io
 import os
 import pickle
+import subprocess
+import sys
 import tarfile
 from typing import ClassVar
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from tests.fuzzing import answer, damaged, fuzz
 
-from elign.lab.data.base import DamagedFileError, DatasetNotFoundError
+from elign.lab.data.base import DamagedFileError, DatasetNotFoundError, load_dataset
 from elign.lab.data.cifar100 import BINARY, PYTHON, Cifar100
 from elign.lab.environment import import_torchvision
 
@@ -160,3 +163,18 @@ def test_nothing_is_unpickled_whose_md5_is_not_the_published_one(tmp_path, publi
         Tiny("cifar100").load(tmp_path)
     assert caught.value.path == tmp_path / PYTHON / name
     assert not (tmp_path / "mark").exists()
+
+
+def test_the_real_data(tmp_path, shared_data):
+    if not ((shared_data / "cifar100-webp.tar").is_file() and (shared_data / "unpack").is_file()):
+        pytest.skip("no copy of CIFAR-100: ELIGN_SHARED_DATA names no folder with cifar100-webp.tar and unpack")
+    command = [sys.executable, str(shared_data / "unpack"), str(tmp_path), "cifar100"]
+    subprocess.run(command, check=True, capture_output=True)
+    data = load_dataset("cifar100", data_dir=tmp_path)
+    assert data.train_images.shape == (50000, 3, 32, 32)
+    assert data.train_labels.bincount().tolist() == [500] * 100
+    assert data.test_labels.bincount().tolist() == [100] * 100
+    assert (data.classes[0], data.classes[99]) == ("apple", "worm")
+    # Known statistics of the training set: the mean of each colour plane.
+    mean = data.train_images.float().mean(dim=(0, 2, 3)) / 255
+    assert torch.allclose(mean, torch.tensor(Cifar100.mean), atol=2e-4)

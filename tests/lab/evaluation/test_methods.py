@@ -276,6 +276,8 @@ def test_forward_prototypes(run):
             for label in range(latents.old_classes, latents.classes):
                 prototypes.append(latents.new[latents.new_labels == label].mean(dim=0))
             assert torch.allclose(torch.stack(prototypes), evaluation.prototypes[name], atol=1e-4)
+    latents, shift = run.latents[1], run.evaluations[1].aligners["forward-mean-shift"].shift
+    assert torch.allclose(shift, (latents.pairs_current - latents.pairs_previous).mean(dim=0), atol=1e-4)
     for task in (2, 3):
         slow = Slow(run, task)
         for name in chain:

@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import shutil
 
 import pytest
 from rich.console import Console
@@ -125,3 +126,11 @@ def test_commands_can_be_pasted_into_a_shell(made):
     metadata = {"evaluation": ["aligner.hidden=[64,64]"]}
     assert resume_command(folder, metadata) == "elign evaluate 'my runs/one' 'aligner.hidden=[64,64]' --name x"
     assert resume_command(RunDir("my runs/one"), {}) == "elign resume 'my runs/one'"
+
+
+def test_a_run_that_is_not_finished_resumes_as_well(run, made):
+    evaluate_in_version(run, 1, OLDER)
+    shutil.rmtree(run.task(2))
+    assert "evaluates it again, and resumes it" in shown(run)
+    resume_run(run, QUIET)
+    assert whole(run) == whole(made)

@@ -169,7 +169,8 @@ def test_a_run_that_is_killed_again_and_again_ends_with_the_same_numbers(tmp_pat
 def test_the_same_command_again_changes_nothing(undisturbed):
     before = {file: file.stat().st_mtime_ns for file in undisturbed.path.glob("**/model.safetensors")}
     # Settings that do not decide results may change.
-    assert start([*undisturbed.metadata()["overrides"], "data.data_dir=elsewhere"]).path == undisturbed.path
+    again = [*QUICK, "learner=aanet", f"out={undisturbed.path}", "data.data_dir=elsewhere"]
+    assert start(again).path == undisturbed.path
     assert undisturbed.metadata()["config"]["data"]["data_dir"].endswith("elsewhere")
     assert {file: file.stat().st_mtime_ns for file in undisturbed.path.glob("**/model.safetensors")} == before
 
@@ -204,6 +205,8 @@ class TestStartFrom:
         assert folder.load_model(0)[2]["seconds"] >= undisturbed.load_model(0)[2]["seconds"]
         alone = start([*QUICK, "learner=lucir", f"out={tmp_path / 'alone'}"])
         assert rows(folder) == rows(alone)
+        other = start([*QUICK, "learner=lucir", "seed=1", f"out={tmp_path / 'other'}"])
+        assert rows(other) != rows(alone)
 
     def test_refuses_a_run_that_begins_otherwise_and_names_the_keys(self, tmp_path, undisturbed):
         overrides = [

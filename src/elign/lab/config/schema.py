@@ -257,7 +257,7 @@ class Settings(Section):
 
 
 def describe(config: Section) -> dict[str, Any]:
-    """Return the configuration as plain values that JSON can hold; `from_dict` makes it again."""
+    """Return the configuration as plain values that JSON can hold; `TREE.from_dict` makes it again."""
     return config.model_dump(mode="json")
 
 

@@ -253,6 +253,8 @@ class MemorySplit:
         crop_padding: int,
         flip: bool,
     ) -> None:
+        if not len(mean) == len(std) == images.shape[1]:
+            raise ValueError(f"mean and std have {len(mean)} and {len(std)} channels, the images {images.shape[1]}")
         self._normalise = Normalise(mean, std)
         self.labels = labels
         self._images, self._padding, self._flip = images, crop_padding, flip

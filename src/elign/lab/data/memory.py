@@ -38,14 +38,16 @@ def herding_order(features: Tensor, *, tries: int = _TRIES) -> Tensor:
     mean = units.mean(dim=0)
     w = mean.clone()
     order: dict[int, None] = {}
+    ranked = torch.zeros(len(units), dtype=torch.bool)
     tried = 0
     while len(order) < len(units):
         scores = units @ w
         if tried >= tries:
-            scores[[*order]] = -torch.inf
+            scores[ranked] = -torch.inf
         pick = int(scores.argmax())
         tried += 1
         order.setdefault(pick)
+        ranked[pick] = True
         w += mean - units[pick]
     return torch.tensor([*order])
 

@@ -10,7 +10,7 @@ from itertools import accumulate
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, StrictBool
-from scipy.stats import t as student_t  # type: ignore[import-untyped]
+from scipy.special import stdtrit  # type: ignore[import-untyped]
 from torch import Tensor
 
 from elign.lab.evaluation.inputs import EvaluationError
@@ -357,16 +357,17 @@ def student_interval(values: Sequence[float], *, confidence: float = CONFIDENCE)
 
     It assumes that the values are independent and about normal, which a few seeds cannot show.
     """
+    if not 0 < confidence < 1:
+        raise EvaluationError(f"a confidence is between 0 and 1, not {confidence}")
     found = mean_std(values)
     if found.std is None:
         return None
-    reach = float(student_t.ppf((1 + confidence) / 2, found.count - 1)) * found.std / math.sqrt(found.count)
+    # Not scipy.stats, which takes a second to import.
+    reach = float(stdtrit(found.count - 1, (1 + confidence) / 2)) * found.std / math.sqrt(found.count)
     return found.mean - reach, found.mean + reach
 
 
-def paired_difference(
-    values: Sequence[float], reference: Sequence[float], *, confidence: float = CONFIDENCE
-) -> Difference:
+def paired_difference(values: Sequence[float], reference: Sequence[float]) -> Difference:
     """Return how far values lie above their reference, pair by pair (one for each seed, in the same order).
 
     A pair is of one checkpoint, so that what makes one seed easier than another does not count.
@@ -379,7 +380,7 @@ def paired_difference(
         raise EvaluationError(f"{len(values)} values cannot be paired with {len(reference)}")
     differences = [one - other for one, other in zip(values, reference, strict=True)]
     found = mean_std(differences)
-    return Difference(found.mean, found.std, student_interval(differences, confidence=confidence), found.count)
+    return Difference(found.mean, found.std, student_interval(differences), found.count)
 
 
 def same_sign(printed: float | None, ours: Difference) -> Agreement | None:

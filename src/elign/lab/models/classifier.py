@@ -41,7 +41,8 @@ class Classifier(nn.Module):
 def directions(vectors: Tensor) -> Tensor:
     """Return every row v as v / |v|; a row of zeros stays zero.
 
-    Unlike `F.normalize`, a zero row has a gradient of ordinary size (not times 1e12) and is no NaN in half precision.
+    Unlike with `F.normalize`, the gradient of a zero row has an ordinary size (not times 1e12), and the row does not
+    become NaN in half precision.
     """
     norms = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
     return vectors / torch.where(norms > 0, norms, torch.ones_like(norms))

@@ -213,7 +213,7 @@ def reevaluate_run(run: RunDir, config: Any, console: Console, *, name: str | No
 
     Args:
         run: Its models stay as they are.
-        config: Of the run, with other settings of the aligner; `with_aligner` makes it.
+        config: Of the run, with other settings of the aligner; `elign.lab.config.schema.TREE.with_aligner` makes it.
         console: For the progress.
         name: Of the evaluation, a folder below the run's; by default made from the settings that differ.
 

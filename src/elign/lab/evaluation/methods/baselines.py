@@ -1,4 +1,4 @@
-"""The model as it is, and baselines: simple aligners, a bias offset, a retrained head; then oracles and bounds.
+"""The unchanged model, and baselines: simple aligners, a bias offset, a retrained head; then oracles and bounds.
 
 Oracles know which test samples are old: they are baselines of the paper's protocol, and bounds.
 """
