@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import statistics as numbers
 import time
 import warnings
@@ -21,12 +20,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import elign
+from elign.lab.evaluation.metrics import student_interval
 from elign.utils.files import write_text_atomic
 
 COLUMNS = ("model", "seed", "method", "all", "old", "new", "confidence", "bytes", "fit_seconds", "microseconds")
 HERO = "Repair"
-# Student's t for 95 %, by the number of differences.
-_T = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26, 11: 2.23, 12: 2.20}
 
 Map = Callable[[Panel], elign.Aligner]
 Make = Callable[[], elign.LatentClassifier]
@@ -95,11 +93,7 @@ ROWS = [
     _published("DPCR: projected linear map, ridge head", "DPCR", "DPCR's ridge head"),
     _published("SLDC: linear map of directions, RDA", "SLDC", "RDA", unit=True),
     *(Rival(f"{name}, RDA", "map", make, CLASSIFIERS["RDA"]) for name, make in MAPS.items() if name != "ridge"),
-    *(
-        Rival(f"ridge, {name}", "classifier", MAPS["ridge"], make)
-        for name, make in CLASSIFIERS.items()
-        if name != "RDA"
-    ),
+    *(Rival(f"ridge, {name}", "classifier", MAPS["ridge"], make) for name, make in CLASSIFIERS.items()),
 ]
 
 
@@ -170,9 +164,9 @@ def evaluate(panel: Panel, path: Path) -> None:
 
 def interval(differences: list[float]) -> str:
     """Return the mean of paired differences with its 95 % interval."""
-    mean, count = numbers.mean(differences), len(differences)
-    half = _T[count] * numbers.stdev(differences) / math.sqrt(count)
-    return f"{mean:+.1f} ({mean - half:+.1f} to {mean + half:+.1f})"
+    found = student_interval(differences)
+    around = "" if found is None else f" ({found[0]:+.1f} to {found[1]:+.1f})"
+    return f"{numbers.mean(differences):+.1f}{around}"
 
 
 def page(folder: Path) -> str:

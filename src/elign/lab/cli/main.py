@@ -123,7 +123,7 @@ def check_folder(folder: Path, *own: str) -> None:
 
 
 def at_least(least: int, kind: type[int] | type[float] = int) -> Callable[[str], Any]:
-    """Return what reads the number of an option and refuses smaller ones."""
+    """Return a parser of numbers that refuses those below `least`."""
 
     def read(text: str) -> float:
         try:

@@ -38,7 +38,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=at_least(0, float),
         default=0.0,
         metavar="N",
-        help="GPUs of each run, 0.5: two share one",
+        help="GPUs of each run, 0.5: two share one (default: 0)",
     )
     parser.add_argument(
         "--retries",

@@ -32,6 +32,10 @@ class DataError(ElignError):
     """A data set cannot be loaded."""
 
 
+GOOD_COPY = "replace it by a good copy"
+DOWNLOAD_AGAIN = f"{GOOD_COPY}, or remove it so that it is downloaded again"
+
+
 class DamagedFileError(DataError):
     """The content of a file is not what it must be; `remedy` says what the user can do about it."""
 
@@ -39,7 +43,7 @@ class DamagedFileError(DataError):
         self,
         path: Path | str,
         problem: str,
-        remedy: str = "replace it by a good copy, or remove it so that it is downloaded again",
+        remedy: str = DOWNLOAD_AGAIN,
     ) -> None:
         # The arguments go to Exception unchanged so that the error survives pickling between processes.
         super().__init__(path, problem, remedy)
@@ -66,34 +70,34 @@ class DatasetNotFoundError(DataError):
         )
 
 
-def check_file(path: Path, max_bytes: int) -> None:
+def check_file(path: Path, max_bytes: int, remedy: str = DOWNLOAD_AGAIN) -> None:
     """Raise `DamagedFileError` for a file that is not regular (a pipe, a device, a link to itself) or is too long."""
     try:
         found = path.stat()
     except OSError as error:
-        raise DamagedFileError(path, f"it cannot be read ({error.strerror})") from error
+        raise DamagedFileError(path, f"it cannot be read ({error.strerror})", remedy) from error
     if not stat.S_ISREG(found.st_mode):
-        raise DamagedFileError(path, "it is not a regular file")
+        raise DamagedFileError(path, "it is not a regular file", remedy)
     if found.st_size > max_bytes:
-        raise DamagedFileError(path, f"it has {found.st_size} bytes, more than {max_bytes}")
+        raise DamagedFileError(path, f"it has {found.st_size} bytes, more than {max_bytes}", remedy)
 
 
-def read_file(path: Path, max_bytes: int) -> bytes:
+def read_file(path: Path, max_bytes: int, remedy: str = DOWNLOAD_AGAIN) -> bytes:
     """Read a regular file; raise `DamagedFileError` if it cannot be read or has more than `max_bytes`."""
-    check_file(path, max_bytes)
+    check_file(path, max_bytes, remedy)
     try:
         with path.open("rb") as handle:
             return handle.read(max_bytes)
     except OSError as error:
-        raise DamagedFileError(path, f"it cannot be read ({error.strerror})") from error
+        raise DamagedFileError(path, f"it cannot be read ({error.strerror})", remedy) from error
 
 
-def read_lines(path: Path, max_bytes: int) -> list[str]:
+def read_lines(path: Path, max_bytes: int, remedy: str = DOWNLOAD_AGAIN) -> list[str]:
     """Read the lines of a file of UTF-8 text; errors as for `read_file`."""
     try:
-        return read_file(path, max_bytes).decode("utf-8").splitlines()
+        return read_file(path, max_bytes, remedy).decode("utf-8").splitlines()
     except UnicodeDecodeError as error:
-        raise DamagedFileError(path, f"it cannot be read as text ({error})") from error
+        raise DamagedFileError(path, f"it cannot be read as text ({error})", remedy) from error
 
 
 def data_dir(explicit: Path | str | None = None) -> Path:

@@ -38,14 +38,17 @@ class Detections:
     scores: Tensor
     labels: Tensor
 
+    def __post_init__(self) -> None:
+        for name in ("boxes", "scores", "labels"):
+            object.__setattr__(self, name, getattr(self, name).detach().cpu())
+
     def __len__(self) -> int:
         return len(self.scores)
 
     @classmethod
     def of(cls, output: Mapping[str, Tensor]) -> Self:
         """Make them of a detector's output for one image, whose labels count the background, in main memory."""
-        boxes, scores, labels = (output[name].detach().cpu() for name in ("boxes", "scores", "labels"))
-        return cls(boxes=boxes, scores=scores, labels=labels - 1)
+        return cls(boxes=output["boxes"], scores=output["scores"], labels=output["labels"] - 1)
 
 
 def average_precisions(

@@ -380,3 +380,11 @@ def test_the_best_match_decides_not_any_match():
     truth = objects(((0, 0, 10, 18), 0), ((0, 0, 10, 11), 5))
     assert old_regions([regions([0, 0, 10, 10])], [truth], old_classes=5).tolist() == [False]
     assert old_regions([regions([0, 0, 10, 10])], [truth.of(range(5))], old_classes=5).tolist() == [True]
+
+
+def test_label_free_methods_do_not_depend_on_the_oracles_mask(world, old, taken):
+    for mask in (None, ~old, torch.ones_like(old)):
+        again = world.methods.predict(world.current, world.regions, old=mask)
+        assert all(same(again[name].detections, taken[name].detections) for name in LABEL_FREE)
+        assert (mask is None) == (set(again) == LABEL_FREE)
+        assert "previous-model" not in again

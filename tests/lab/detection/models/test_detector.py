@@ -270,3 +270,5 @@ def test_a_tiny_detector_learns_two_scenes_by_heart(make, scenes):
         overlaps, which = box_iou(target["boxes"], one["boxes"][strongest]).max(dim=1)
         assert overlaps.min() > 0.5
         assert torch.equal(one["labels"][strongest][which], target["labels"])
+        # After so few steps, one start in ten has a confident box too many; rounding decides which.
+        assert (one["scores"] > 0.5).sum() <= len(target["labels"]) + 1

@@ -10,6 +10,7 @@ COCO itself has a few, are left out.
 
 from __future__ import annotations
 
+import json
 import reprlib
 from collections import defaultdict
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field, ValidationError
 
-from elign.lab.data.base import DamagedFileError, read_file
+from elign.lab.data.base import GOOD_COPY, DamagedFileError, read_file
 from elign.lab.data.folders import FolderLayoutError
 from elign.lab.detection.data import DETECTION_DATASETS
 from elign.lab.detection.data.annotated import REMEDY, Annotation, FolderSource, Named, checked_box
@@ -91,12 +92,14 @@ class Coco(FolderSource):
         pictures = next((place for place in places if place.is_dir()), None)
         if pictures is None:
             raise FolderLayoutError(folder, f"the pictures of {source.name} are missing", needed)
-        content = read_file(source, _MAX_BYTES)
+        content = read_file(source, _MAX_BYTES, GOOD_COPY)
         try:
-            return _annotations(source, pictures, _Document.model_validate_json(content))
+            # Some tools write a byte-order mark, or UTF-16.
+            text = content.decode(json.detect_encoding(content))
+            return _annotations(source, pictures, _Document.model_validate_json(text))
         except ValidationError as error:
             fault = error.errors(include_url=False)[0]
-            where = ".".join(map(str, fault["loc"]))
+            where = ".".join(map(str, fault["loc"])) or "the file"
             # A broken file can have a list of thousands where a number must be.
             problem = f"{where}: {fault['msg']}, not {reprlib.repr(fault['input'])}"
             raise DamagedFileError(source, problem, REMEDY) from error

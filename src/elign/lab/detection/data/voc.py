@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from xml.etree import ElementTree
 
-from elign.lab.data.base import DamagedFileError, read_file, read_lines
+from elign.lab.data.base import GOOD_COPY, DamagedFileError, read_file, read_lines
 from elign.lab.data.folders import SUFFIXES, FolderLayoutError
 from elign.lab.data.pictures import read_picture
 from elign.lab.detection.data import DETECTION_DATASETS
@@ -93,9 +93,9 @@ class Voc2007(Voc):
 
 
 def _names(path: Path) -> list[str]:
-    names = [parts[0] for parts in map(str.split, read_lines(path, _MAX_BYTES)) if parts]
+    names = [parts[0] for parts in map(str.split, read_lines(path, _MAX_BYTES, GOOD_COPY)) if parts]
     if not names:
-        raise DamagedFileError(path, "it names no image", "replace it by a good copy")
+        raise DamagedFileError(path, "it names no image", GOOD_COPY)
     name, count = Counter(names).most_common(1)[0]
     if count > 1:
         raise DamagedFileError(path, f"it names the image {name!r} twice", "remove one of the lines")
@@ -109,7 +109,7 @@ def _annotation(root: Path, pictures: Mapping[str, Path], name: str, named_by: P
         lacks = f"picture in {root / 'JPEGImages'}" if picture is None else f"file {source}"
         problem = f"it names the image {name!r}, and there is no such {lacks}"
         raise DamagedFileError(named_by, problem, "add it, or remove the line")
-    content = read_file(source, _MAX_BYTES)
+    content = read_file(source, _MAX_BYTES, GOOD_COPY)
     try:
         element = _parsed(content)
         size = _size(element) or read_picture(picture).size
