@@ -169,3 +169,16 @@ def test_a_network_that_would_not_fit_is_refused():
     z = torch.zeros(4, 4096)
     with pytest.raises(OptionError, match="width"):
         elign.MLPMap().fit_latents(z, z, direction="forward")
+
+
+def test_a_network_that_diverges_says_so():
+    z = 30 * torch.randn(200, 8, generator=torch.Generator().manual_seed(0))
+    with pytest.raises(elign.LatentError, match="learning_rate"):
+        elign.MLPMap(width=8, learning_rate=1.0).fit_latents(z, -z, direction="forward")
+
+
+@pytest.mark.parametrize("maker", [elign.LDC, elign.GLS, elign.SLDC, elign.DPCR])
+def test_latents_too_large_for_sums_are_named(maker):
+    z = 1e200 * torch.randn(50, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    with pytest.raises(elign.LatentError, match="too large"):
+        maker().fit_latents(z, -z, direction="forward")

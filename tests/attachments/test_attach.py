@@ -357,3 +357,9 @@ def test_attaching_through_a_wrapper(net, shift, x):
     with elign.attach(wrapped, "module.fc", shift):
         assert torch.equal(wrapped(x), expected_output(net, shift, x))
         assert torch.equal(net(x), wrapped(x))
+
+
+@pytest.mark.parametrize("head", [None, 5, ["fc"]])
+def test_a_head_that_is_neither_name_nor_module_is_named(net, head):
+    with pytest.raises(elign.AttachError, match="head"):
+        elign.Latents(net, head)

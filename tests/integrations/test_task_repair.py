@@ -344,3 +344,14 @@ def test_the_package_imports_no_framework_and_nothing_of_the_bench():
     code += f"print([name for name in {names!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_bic_takes_exemplars_and_says_so_without(case):
+    with pytest.raises(elign.LatentError, match="exemplars"):
+        case.learned(elign.BiC())
+    made = TaskRepair("classifier", elign.BiC())
+    made.begin(case.before)
+    made.end(case.before, case.old)
+    made = case.second(made, exemplars=case.old)
+    assert made.fitted.factors[:5].tolist() == [1.0] * 5
+    assert made.fitted.factors[5] == made.fitted.factors[9] != 1.0

@@ -270,3 +270,10 @@ def test_refuses_what_does_not_match():
             refused()
     with pytest.raises(NotFittedError, match="update"):
         ClassStatistics().pooled()
+
+
+@pytest.mark.parametrize(("name", "values"), [("classes", [3, 1]), ("classes", [-1, 2]), ("counts", [0, 5])])
+def test_a_state_that_makes_no_sense_is_refused(name, values):
+    state = ClassStatistics().update(torch.randn(6, 3), torch.arange(6) % 2).state_dict()
+    with pytest.raises(LatentError, match="class"):
+        ClassStatistics().load_state_dict(state | {name: torch.tensor(values)})

@@ -47,6 +47,14 @@ def test_pictures_may_lie_in_images(coco, place):
     assert COCO.read(coco)[0][0].picture == coco / place / "a.png"
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_a_byte_order_mark_and_utf_16_are_read(coco, encoding):
+    expected = COCO.read(coco)
+    path = coco / "annotations" / "instances_train2017.json"
+    path.write_text(path.read_text(), encoding=encoding)
+    assert COCO.read(coco) == expected
+
+
 def test_an_image_may_have_no_object(coco):
     change(coco, lambda document: document.update(annotations=[]))
     train, _, classes = COCO.read(coco)
