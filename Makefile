@@ -10,7 +10,7 @@ BIN = $(VENV)/bin
 .PHONY: demo test docs bench clean
 
 demo: $(VENV)/.lab
-	$(BIN)/elign toy
+	$(BIN)/elign toy --seeds 3
 
 test: $(VENV)/.installed
 	$(BIN)/ruff check .
