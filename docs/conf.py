@@ -43,11 +43,13 @@ nitpicky = True
 nitpick_ignore_regex = [
     ("py:.*", r"(collections|os|pathlib|rich|torch|torchvision)\..*|Tensor"),
     ("py:class", r"Annotated\[.*|(\w+Config|Engine)|elign\.lab\.config\.(schema\.\w+Config|composition\.Section)"),
-    ("py:.*", r"(annotated_types|pydantic)\..*|FieldInfo|NoneType|Gt|Ge|Le|Lt|MinLen|Strict"),
+    ("py:.*", r"(annotated_types|pydantic)\..*|FieldInfo|NoneType|Gt|Ge|Le|Lt|MinLen|MaxLen|Strict"),
     ("py:class", r"elign\.lab\.(registry\.T|evaluation\.methods\.base\.F)"),
     # Names that exist for type checkers only.
     ("py:class", r"nn\.\w+|Exemplars|elign\.utils\.fitted\._Class|elign\.statistics\.class_statistics\.Transporter"),
-    ("py:class", r"elign\.lab\.(data\.memory\.Memory|detection\.models\.(c4_networks\.Network|detector\.RoiOutputs))"),
+    ("py:class", r"elign\.lab\.data\.memory\.Memory"),
+    ("py:class", r"elign\.lab\.detection\.(c4_networks\.\w+|detector\.RoiOutputs|data\.DataConfig)"),
+    ("py:class", r"Count|Field|Flag|NotNegativeWhole|Proposals|Ratios|Share|ShortSides|Sides"),
 ]
 
 html_theme = "furo"

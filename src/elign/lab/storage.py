@@ -61,6 +61,8 @@ def parse_object(text: str | bytes) -> dict[str, Any]:
 class OpenModel(BaseModel):
     """A form of JSON objects that have at least these fields: those that the code relies on."""
 
+    # Said again, since pydantic does not understand its own annotation while documentation is made of this module.
+    __pydantic_extra__: dict[str, Any]
     model_config = ConfigDict(strict=True, extra="allow")
 
 
