@@ -303,13 +303,15 @@ other classes, is the development seed on which the defaults were chosen.
 Made by `python benchmarks/panel/train.py` and `{command}`."""
 
 
-def main() -> None:
-    """Evaluate what was asked for, then write the page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def run(
+    description: str | None, out: Path, evaluate: Callable[[Panel, Path], None], page: Callable[[Path], str]
+) -> None:
+    """Evaluate the models and seeds that the command line names, then write the page."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--latents", type=Path, help="folder of the files that train.py wrote")
     parser.add_argument("--models", nargs="+", default=MODELS, choices=MODELS)
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2])
-    parser.add_argument("--out", type=Path, default=Path("measured/panel"))
+    parser.add_argument("--out", type=Path, default=out)
     parser.add_argument("--page", type=Path, help="write the tables to this file")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -321,8 +323,13 @@ def main() -> None:
             else:
                 print(f"{stored.name} is not there yet")
     if args.page:
-        command = "python benchmarks/panel/evaluate.py --latents DIR --page docs/panel.md"
-        write_text_atomic(args.page, page(args.out, command))
+        write_text_atomic(args.page, page(args.out))
+
+
+def main() -> None:
+    """Evaluate `Repair` and what a user would write, then write the page."""
+    command = "python benchmarks/panel/evaluate.py --latents DIR --page docs/panel.md"
+    run(__doc__, Path("measured/panel"), evaluate, lambda folder: page(folder, command))
 
 
 if __name__ == "__main__":

@@ -6,22 +6,19 @@
 
 from __future__ import annotations
 
-import argparse
 import statistics as numbers
 import time
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from evaluate import MODELS, Panel, append, measured, read
+from evaluate import MODELS, Panel, append, measured, read, run
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import elign
 from elign.lab.evaluation.metrics import student_interval
-from elign.utils.files import write_text_atomic
 
 COLUMNS = ("model", "seed", "method", "all", "old", "new", "confidence", "bytes", "fit_seconds", "microseconds")
 HERO = "Repair"
@@ -251,24 +248,8 @@ Made by `python benchmarks/panel/train.py` and
 
 def main() -> None:
     """Evaluate what was asked for, then write the page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--latents", type=Path, help="folder of the files that train.py wrote")
-    parser.add_argument("--models", nargs="+", default=MODELS, choices=MODELS)
-    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2])
-    parser.add_argument("--out", type=Path, default=Path("measured/rivals"))
-    parser.add_argument("--page", type=Path, help="write the tables to this file")
-    args = parser.parse_args()
-    warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    for model in args.models if args.latents else ():
-        for seed in args.seeds:
-            stored = args.latents / f"{model}-seed{seed}.safetensors"
-            if stored.exists():
-                evaluate(Panel.load(stored), args.out / f"{model}-seed{seed}.csv")
-            else:
-                print(f"{stored.name} is not there yet")
-    if args.page:
-        write_text_atomic(args.page, page(args.out))
+    run(__doc__, Path("measured/rivals"), evaluate, page)
 
 
 if __name__ == "__main__":

@@ -374,7 +374,7 @@ class Repair(LatentClassifier):
         on_latents = fit_temperature(self.classifier(real, logits=given.logits(real)), real_labels)
         return fit_temperature(scores, labels) * max(1.0, on_latents / on_samples) / _UNSEEN
 
-    def _estimates(self, given: _Given, trial: _Trial, left_out: Tensor) -> dict[str, Estimate]:
+    def _estimates(self, given: _Given, trial: _Trial, held_out: Tensor) -> dict[str, Estimate]:
         """Estimate what this repair and its simple alternatives are worth; nothing without rows of old classes."""
         z, labels, logits, is_old = trial
         if not bool(is_old.any()):
@@ -391,7 +391,7 @@ class Repair(LatentClassifier):
             head = LinearHead(seed=self.seed)
             head.fit(z=z[~part], labels=labels[~part], head=given.weights, classes=self.rows)
             found["retrained head"][part] = head(z[part])
-        return {name: Estimate.of(scores, labels, is_old) for name, scores in {**found, "repair": left_out}.items()}
+        return {name: Estimate.of(scores, labels, is_old) for name, scores in {**found, "repair": held_out}.items()}
 
     def forward(self, z: Tensor, *, logits: Tensor | None = None) -> Tensor:
         """Return log-probabilities `(..., classes)`; the head's own logits where the head stays."""

@@ -103,15 +103,20 @@ class LatentClassifier(FittedModule):
         if statistics is not None:
             check_statistics(statistics, None if z is None else z.shape[1])
         like: Tensor = statistics.means if z is None else z  # type: ignore[union-attr]
-        self._learn(Given(statistics, labelled, head, classes, like))
+        given = Given(statistics, labelled, head, classes, like)
+        self._learn(given)
         if not all(bool(tensor.isfinite().all()) for tensor in self.buffers()):
             self._forget()
             raise LatentError(f"these latents are too large, or too close, for {compute_dtype(like)}: scale them")
+        self._keep(given)
         return self.to(like.device)
 
     def _learn(self, given: Given) -> None:
         """Do what `fit` does, with checked arguments."""
         raise NotImplementedError
+
+    def _keep(self, given: Given) -> None:
+        """Keep what is needed of the arguments once they are learned from."""
 
     def forward(self, z: Tensor, *, logits: Tensor | None = None) -> Tensor:
         """Score latents `(..., D)`: `(..., classes)`. `logits` are what the head gives for them."""
@@ -152,23 +157,10 @@ class LatentClassifier(FittedModule):
 class RefittedClassifier(LatentClassifier):
     """Base of classifiers without a closed form for what a latent adds: they are fitted again without it."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._fitted_with: tuple[ClassStatistics | None, nn.Module | None] = (None, None)
+    _fitted_with: tuple[ClassStatistics | None, nn.Module | None] = (None, None)
 
-    def fit(
-        self,
-        statistics: ClassStatistics | None = None,
-        z: Tensor | None = None,
-        labels: Tensor | None = None,
-        *,
-        head: nn.Module | None = None,
-        classes: int = 0,
-    ) -> Self:
-        """Do what `LatentClassifier.fit` says."""
-        super().fit(statistics, z, labels, head=head, classes=classes)
-        self._fitted_with = (statistics, head)
-        return self
+    def _keep(self, given: Given) -> None:
+        self._fitted_with = (given.statistics, given.head)
 
     def leave_one_out_scores(self, z: Tensor, labels: Tensor, *, logits: Tensor | None = None) -> Tensor:
         """Score latents by classifiers that were fitted without them, in five folds.
