@@ -152,6 +152,17 @@ def test_validation_images_of_folders(pictures):
     assert held.test.labels.bincount().tolist() == [2] * 3
 
 
+def test_smaller_pictures_are_means_over_blocks():
+    full, small = open_dataset("digits"), open_dataset("digits", image_size=4)
+    assert small.image_shape == (1, 4, 4)
+    assert torch.equal(small.test.labels, full.test.labels)
+    assert torch.equal(everything(open_dataset("digits", image_size=8).test), everything(full.test))
+    pixels, blocks = (part.test._images.float() for part in (full, small))
+    corners = [pixels[..., top::2, left::2] for top in (0, 1) for left in (0, 1)]
+    assert torch.allclose(blocks, torch.stack(corners).mean(0), atol=0.5)
+    assert small.train._padding == full.train._padding == 1
+
+
 def test_the_first_of_each_by_hand():
     labels = torch.tensor([2, 0, 2, 0, 2, 1, 0])
     assert first_of_each(labels, 2).tolist() == [0, 1, 2, 3, 5]
@@ -195,14 +206,14 @@ def test_a_folder_of_ones_own(pictures):
         ("fashion_mnist", {}, "Did you mean 'fashion-mnist'"),
         ("qqqqqqq", {}, "There are: cifar100, digits, fashion-mnist"),
         ("digits", {"path": "x"}, "not for 'digits'"),
-        ("digits", {"image_size": 32}, "not for 'digits'"),
+        ("digits", {"image_size": 32}, "must divide"),
+        ("digits", {"image_size": 3}, "8 x 8 pixels"),
         ("digits", {"limit": 0}, "limit"),
         ("digits", {"validation": 150}, "validation must be below"),
         ("digits", {"validation": 0}, "validation must be at least 1"),
         ("digits", {"workers": -1}, "workers"),
         ("folder", {}, "needs the path"),
         ("folder", {"path": "x", "image_size": 0}, "image_size"),
-        ("tiny-imagenet", {"path": "x", "image_size": 32}, "64 pixels"),
     ],
 )
 def test_what_does_not_fit_is_refused(name, options, message):

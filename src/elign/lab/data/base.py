@@ -390,8 +390,8 @@ class MemorySource(DatasetSource):
 
     def open(self, options: OpenOptions) -> Dataset:
         """Open it; see `DatasetSource`."""
-        if options.path is not None or options.image_size is not None:
-            raise DataError(f"path and image_size are for folders of pictures, not for {self.name!r}.")
+        if options.path is not None:
+            raise DataError(f"path is for folders of pictures, not for {self.name!r}.")
         data = self.load(options.root)
         if options.validation is not None:
             kept, held = held_out(data.train_labels, options.validation)
@@ -405,10 +405,12 @@ class MemorySource(DatasetSource):
         return self.in_memory(data, options)
 
     def in_memory(self, data: ImageData, options: OpenOptions) -> Dataset:
-        """Order the classes, apply the limit, and make the splits."""
+        """Order the classes, apply the size of images and the limit, and make the splits."""
+        factor = self._shrinkage(data, options.image_size)
         order = class_order(len(data.classes), seed=options.order_seed)
         rank = torch.tensor(order).argsort()  # of a permutation: its inverse
-        images, labels = data.train_images, rank[data.train_labels]
+        images, labels = _shrink(data.train_images, factor), rank[data.train_labels]
+        padding = -(-self.crop_padding // factor)
         # Before the limit: a trial on fewer images sees them as the full run does.
         mean, std = (self.mean, self.std) if self.mean and self.std else channel_statistics(images)
         if options.limit is not None:
@@ -416,15 +418,33 @@ class MemorySource(DatasetSource):
             images, labels = images[kept], labels[kept]
 
         def split(images: Tensor, labels: Tensor) -> MemorySplit:
-            return MemorySplit(images, labels, mean=mean, std=std, crop_padding=self.crop_padding, flip=self.flip)
+            return MemorySplit(images, labels, mean=mean, std=std, crop_padding=padding, flip=self.flip)
 
         return Dataset(
             name=data.name,
             classes=tuple(data.classes[label] for label in order),
-            image_shape=tuple(data.train_images.shape[1:]),  # type: ignore[arg-type]
+            image_shape=tuple(images.shape[1:]),  # type: ignore[arg-type]
             train=split(images, labels),
-            test=split(data.test_images, rank[data.test_labels]),
+            test=split(_shrink(data.test_images, factor), rank[data.test_labels]),
         )
+
+    def _shrinkage(self, data: ImageData, size: int | None) -> int:
+        """Return how many pixels of a row become one."""
+        height, width = data.train_images.shape[-2:]
+        if size is None:
+            return 1
+        if height != width or width % size:
+            raise DataError(
+                f"{self.name} has pictures of {height} x {width} pixels: image_size must divide that, not be {size}."
+            )
+        return int(width // size)
+
+
+def _shrink(images: Tensor, factor: int) -> Tensor:
+    """Return 8-bit images with each block of factor x factor pixels replaced by its mean."""
+    if factor == 1:
+        return images
+    return torch.nn.functional.avg_pool2d(images.float(), factor).round().to(images.dtype)
 
 
 def open_dataset(
@@ -448,7 +468,8 @@ def open_dataset(
         order_seed: Seed of the order in which classes arrive; None for the natural order.
         limit: The most training images per class, for quick trials: the first ones in the order of the files.
         workers: How many processes read large pictures; 0 to read them in this one.
-        image_size: Height and width of pictures from folders; default 224. Tiny-ImageNet always has 64.
+        image_size: Height and width of pictures: of folders, default 224; of data sets in memory, a divisor of the side
+            they have (means over blocks: CIFAR-100 at 16 pixels trains four times as fast).
         validation: How many training images of each class, drawn at random and always the same, replace the test
             images. For choices that must not be made on the test images.
 

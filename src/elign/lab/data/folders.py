@@ -287,12 +287,6 @@ class TinyImageNet(FolderSource):
         """Whether some classes may be missing."""
         return path is not None
 
-    def open(self, options: OpenOptions) -> Dataset:
-        """Open it; see `DatasetSource`."""
-        if options.image_size not in (None, self.side):
-            raise DataError(f"{self.name} has pictures of {self.side} pixels, not image_size={options.image_size}.")
-        return super().open(options)
-
     def serve(self, files: ImageFolders, options: OpenOptions) -> Dataset:
         """Read all pictures and make splits in memory."""
         train, test = (
