@@ -53,10 +53,17 @@ class Prediction:
 
 @dataclass(frozen=True, eq=False)
 class OldSamples:
-    """What an oracle knows: which test images are of old classes (N,), and their latents under the previous model."""
+    """What an oracle knows.
+
+    Args:
+        mask: Which test images are of old classes, (N,).
+        previous: Their latents under the previous model.
+        statistics: Of all old training images under the current model; with `aligner.rivals=true` alone.
+    """
 
     mask: Tensor
     previous: Tensor
+    statistics: ClassStatistics | None = None
 
 
 @dataclass(frozen=True)
