@@ -19,7 +19,8 @@ F = TypeVar("F", bound=Callable[..., Any] | None)
 
 BASE, ELI, GATES, REPAIRS = "base", "ELI", "ELI, label-free gates", "repairs, label-free"
 ORACLES, BASELINES, BOUNDS = "baselines, oracle", "baselines, label-free", "bounds, oracle"
-GROUPS = (BASE, ELI, GATES, REPAIRS, ORACLES, BASELINES, BOUNDS)
+RIVALS = "other corrections, label-free"
+GROUPS = (BASE, ELI, GATES, REPAIRS, ORACLES, BASELINES, RIVALS, BOUNDS)
 """Headings of tables, in their order; groups of later methods come after these."""
 
 DEFAULT = "repair"

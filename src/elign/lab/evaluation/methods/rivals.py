@@ -17,11 +17,10 @@ from torch.nn import functional as F
 import elign
 from elign.lab.environment import derive_seed
 from elign.lab.evaluation.inputs import BIRTH, UNIT_BIRTH, EvalInputs
-from elign.lab.evaluation.methods.base import BOUNDS, OldSamples, Prediction, method
+from elign.lab.evaluation.methods.base import BOUNDS, RIVALS, OldSamples, Prediction, method
 from elign.lab.models.classifier import directions
 from elign.statistics.class_statistics import ClassStatistics
 
-RIVALS = "other corrections, label-free"
 _STATISTICS = ("rivals", "labelled-pairs")
 _EXEMPLARS = ("rivals", "latents", "exemplars")
 _rival = partial(method, group=RIVALS)
