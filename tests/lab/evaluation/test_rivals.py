@@ -18,9 +18,18 @@ from elign.lab.evaluation import task_evaluation
 from elign.lab.evaluation.inputs import BIRTH, UNIT_BIRTH
 from elign.lab.evaluation.methods import METHODS, OldSamples
 from elign.lab.evaluation.methods.base import RIVALS
+from elign.lab.evaluation.methods.rivals import _CLASSIFIERS as METHODS_OF_STATISTICS
 from elign.lab.evaluation.task_evaluation import evaluate_task, read_statistics
 
 NAMES = {name for name, each in METHODS.items() if each.group == RIVALS}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_features():
+    """RanPAC's features take most of the time, whatever the size of the latents."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(METHODS_OF_STATISTICS, "ranpac", ("random features", lambda: elign.RandomFeatures(width=30)))
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -42,7 +42,7 @@ _MAPS: dict[str, tuple[str, Callable[[EvalInputs, int], elign.Aligner]]] = {
     "sdc": ("SDC's local shift, its pairs in order", lambda inputs, seed: elign.LocalShift(seed=seed)),
     "hopdc": ("HopDC's Hopfield shift", lambda inputs, seed: elign.HopfieldShift(seed=seed)),
     "efc": ("EFC's shift, weighted by the Fisher matrix", lambda inputs, seed: _fisher(inputs, seed)),
-    "eli": ("ELI", lambda inputs, seed: elign.EnergyAligner(seed=seed)),
+    "eli": ("ELI", lambda inputs, seed: inputs.forward["eli"]),
     "ldc-adam": ("LDC's linear map by Adam", lambda inputs, seed: elign.LDC(solver="adam", seed=seed)),
     "ldc": ("LDC's linear map in closed form", lambda inputs, seed: elign.LDC()),
     "dpcr": ("DPCR's category-wise projection", lambda inputs, seed: elign.DPCR()),
@@ -55,7 +55,7 @@ _CLASSIFIERS: dict[str, tuple[str, Callable[[], elign.LatentClassifier]]] = {
     "lda": ("LDA", lambda: elign.Gaussian(shared=1.0)),
     "fecam": ("FeCAM", elign.FeCAM),
     "ridge-head": ("DPCR's ridge head", elign.RidgeHead),
-    "ranpac": ("RanPAC's random features (2,000), on samples", lambda: elign.RandomFeatures(width=2000)),
+    "ranpac": ("1,000 random features of RanPAC, on samples", lambda: elign.RandomFeatures(width=1000)),
     "head": ("a linear head retrained on samples (SLCA)", elign.LinearHead),
 }
 
@@ -70,8 +70,9 @@ def _transported(inputs: EvalInputs, name: str, *, unit: bool = False) -> ClassS
         first = len(inputs.task_sizes) == 2
         born = inputs.statistics[(UNIT_BIRTH if unit else BIRTH) if first else key]
         aligner = _MAPS[name][1](inputs, derive_seed(inputs.seed, f"map {name}"))
-        moved = aligner.fit_latents(before, after, direction="forward").transport(born)
-        return moved.update(after, inputs.new_labels)
+        if not aligner.fitted:
+            aligner.fit_latents(before, after, direction="forward")
+        return aligner.transport(born).update(after, inputs.new_labels)
 
     found: ClassStatistics = inputs.once(key, made)
     return found
