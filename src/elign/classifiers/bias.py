@@ -96,7 +96,7 @@ def offset_scores(scores: Tensor, offsets: Sequence[float], *, boundaries: Seque
 
 
 def new_outputs(old_classes: int | Sequence[int], outputs: int) -> Tensor:
-    """Return which of a head's outputs are new classes, as a mask; raise if none of them is, or old ones are missing."""
+    """Return which of a head's outputs are new classes; raise if none is, or old ones are missing."""
     _, old = check_old_classes(old_classes)
     if max(old) >= outputs or len(set(old)) == outputs:
         raise OptionError(f"old_classes={str(old_classes)[:80]} leave no new class of {outputs} outputs")
