@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import elign
-from elign import ClassStatistics, OptionError
+from elign import ClassStatistics
 
 
 def labelled(rows=150, dim=4, classes=3, seed=0):
@@ -87,21 +87,6 @@ def test_fecam_against_plain_loops(rest, power):
         d = x - mean / np.linalg.norm(mean)
         expected = -np.einsum("ni,ij,nj->n", d, inverse, d)
         assert made(z)[:, label].numpy() == pytest.approx(expected, rel=1e-6, abs=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("maker", "options"),
-    [
-        (elign.RidgeHead, {"penalty": 0.0}),
-        (elign.RandomFeatures, {"width": 10**9}),
-        (elign.RandomFeatures, {"penalty": "best"}),
-        (elign.FeCAM, {"power": 0.0}),
-        (elign.FeCAM, {"shrink_rest": -1.0}),
-    ],
-)
-def test_options_out_of_range(maker, options):
-    with pytest.raises(OptionError):
-        maker(**options)
 
 
 def test_bic_has_the_smallest_cross_entropy():

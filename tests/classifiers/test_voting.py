@@ -118,10 +118,6 @@ def test_what_cannot_be_is_said(world):
         lambda: Voting(parts, task_boundaries=4, standard_errors=math.nan),
         lambda: Voting(parts * 30, task_boundaries=4, steps=30),
         lambda: Voting([MeanShift()], task_boundaries=4),
-        lambda: Voting([{"class": "MeanShift", "config": {}}], task_boundaries=4),
-        lambda: Voting([{"class": "Nothing"}], task_boundaries=4),
-        lambda: Voting([{"class": []}], task_boundaries=4),
-        lambda: Voting([{"class": "HeadLogits", "config": {"loud": True}}], task_boundaries=4),
         lambda: Aligned(MeanShift().fit_latents(z, z + 1, direction="forward"), HeadLogits())(z, logits=logits),
     ):
         with pytest.raises(OptionError):

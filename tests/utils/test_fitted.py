@@ -148,11 +148,6 @@ def test_another_class_than_asked_for_is_refused(saved, tmp_path):
     refused(tmp_path / "gate", Aligner)
 
 
-def test_an_aligner_that_was_not_fitted_cannot_come_out_of_a_file(tmp_path):
-    metadata = {"format": "elign", "version": "2", "class": "Identity", "config": "{}"}
-    assert "not fitted" in refused(rewritten(tmp_path, metadata, {"latent_dim": torch.tensor(0)}))
-
-
 def test_a_file_that_is_not_there_is_its_own_error(tmp_path):
     for path in (tmp_path / "nothing", tmp_path):
         with pytest.raises(FileNotFoundError, match=tmp_path.name):

@@ -7,6 +7,7 @@ from collections import OrderedDict, UserDict
 
 import pytest
 import torch
+from tests.aligning import CLASSIFIERS, MAKERS
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -322,19 +323,8 @@ def far_away():
 
 
 SCALES = [1e20, 1e-40, 1e-20, 1e10, 1e30, 1.0]
-ALIGNERS = {
-    "energy": lambda: elign.EnergyAligner(hidden=(4,), iterations=5, steps=3),
-    "identity": elign.Identity,
-    "mean shift": elign.MeanShift,
-    "random shift": elign.RandomShift,
-    "ridge": elign.Ridge,
+ALIGNERS = MAKERS | {
     "ridge with a penalty": lambda: elign.Ridge(penalty=0.1),
-    "local shift": elign.LocalShift,
-    "ldc": elign.LDC,
-    "gls": elign.GLS,
-    "sldc": elign.SLDC,
-    "dpcr": elign.DPCR,
-    "hopfield": elign.HopfieldShift,
     "mlp": lambda: elign.MLPMap(width=2, epochs=2),
 }
 
@@ -361,19 +351,6 @@ def test_aligners_of_huge_and_tiny_latents_give_numbers(kind, scale, direction):
             return
         moved = aligner.transport(statistics)
         assert all(tensor.isfinite().all() for tensor in moved.state_dict().values())
-
-
-CLASSIFIERS = {
-    "nearest mean": elign.NearestMean,
-    "nearest mean of latents": lambda: elign.NearestMean(normalize=False),
-    "gaussian": elign.Gaussian,
-    "shared gaussian": lambda: elign.Gaussian(shared=1),
-    "gaussian of directions": lambda: elign.Gaussian(normalize=True),
-    "linear head": elign.LinearHead,
-    "ridge head": elign.RidgeHead,
-    "random features": lambda: elign.RandomFeatures(width=20),
-    "fecam": elign.FeCAM,
-}
 
 
 def only_numbers(scores, missing=()):
