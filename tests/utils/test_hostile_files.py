@@ -7,14 +7,13 @@ import time
 import warnings
 
 import pytest
-import safetensors.torch
 import torch
-from tests.fuzzing import bounded
+from tests.fuzzing import bounded, signed
 from torch import nn
 
 import elign
 from elign.utils import fitted
-from elign.utils.fitted import FittedModule, digest, read_safetensors
+from elign.utils.fitted import FittedModule, read_safetensors
 
 DIM, CLASSES = 4, 4
 SECONDS, MEGABYTES = 2.0, 300
@@ -104,9 +103,7 @@ def tampered(tmp_path):
         described |= {"config": json.dumps(config), **metadata}
         held |= {key: tensor.contiguous() for key, tensor in (tensors or {}).items() if tensor is not None}
         held = {key: tensor for key, tensor in held.items() if (tensors or {}).get(key, tensor) is not None}
-        described["digest"] = digest(described, held)
-        path.write_bytes(safetensors.torch.save(held, described))
-        return path
+        return signed(path, described, held)
 
     return write
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import threading
-import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -14,6 +13,7 @@ from torch import nn
 import elign
 
 DIM, CLASSES, THREADS = 6, 6, 16
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 
 class Net(nn.Module):
@@ -88,9 +88,7 @@ def fit_energy(models, seed):
 def fit_repair(models, seed):
     statistics = elign.ClassStatistics.from_data(models[0], "fc", data(100 + seed, [0, 1, 2]))
     repair = elign.Repair("fc", force=True)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        repair.fit(*models, data(seed, [3, 4, 5]), statistics=statistics, exemplars=data(seed, [0, 1, 2], rows=24))
+    repair.fit(*models, data(seed, [3, 4, 5]), statistics=statistics, exemplars=data(seed, [0, 1, 2], rows=24))
     return state(repair) + state(repair.statistics)
 
 
@@ -146,10 +144,7 @@ def test_eight_threads_serve_one_model(models, kind):
             elign.attach(current, "fc", voting.fit(z=z_cur, labels=labels, head=current.fc))
     else:
         statistics = elign.ClassStatistics.from_data(models[0], "fc", data(9, [0, 1, 2]))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            repair = elign.Repair("fc", force=True).fit(*models, data(0, [3, 4, 5]), statistics=statistics)
-        repair.attach(current)
+        elign.Repair("fc", force=True).fit(*models, data(0, [3, 4, 5]), statistics=statistics).attach(current)
 
     def serve(seed):
         generator = torch.Generator().manual_seed(seed)

@@ -153,27 +153,19 @@ def test_a_dataset_in_place_of_a_loader_is_named(reader):
     ALL_READERS[reader](DataLoader(dataset, batch_size=16))
 
 
-@pytest.mark.parametrize("data", [[], (), iter([]), DataLoader(TensorDataset(torch.zeros(0, 5), torch.zeros(0)))])
+BAD_DATA = {
+    "no batch": [[], (), iter([]), DataLoader(TensorDataset(torch.zeros(0, 5), torch.zeros(0)))],
+    "must give batches": [3, None, Net(0)],
+    "": [[(torch.zeros(0, 5), torch.zeros(0, dtype=torch.int64))], [{}], [()], [(torch.zeros(5), torch.tensor(1))]],
+}
+
+
+@pytest.mark.parametrize("says", BAD_DATA)
 @pytest.mark.parametrize("reader", ALL_READERS)
-def test_no_data_is_named(reader, data):
-    with pytest.raises(elign.LatentError, match="no batch"):
-        ALL_READERS[reader](data)
-
-
-@pytest.mark.parametrize("data", [3, None, Net(0)])
-@pytest.mark.parametrize("reader", ALL_READERS)
-def test_what_gives_no_batches_is_named(reader, data):
-    with pytest.raises(elign.ElignError):
-        ALL_READERS[reader](data)
-
-
-@pytest.mark.parametrize("reader", ALL_READERS)
-def test_empty_batches_and_single_samples_are_named(reader):
-    for data in ([(torch.zeros(0, 5), torch.zeros(0, dtype=torch.int64))], [{}], [()]):
-        with pytest.raises(elign.LatentError):
+def test_no_data_empty_batches_and_single_samples_are_named(reader, says):
+    for data in BAD_DATA[says]:
+        with pytest.raises(elign.LatentError, match=says):
             ALL_READERS[reader](data)
-    with pytest.raises(elign.LatentError):
-        ALL_READERS[reader]([(torch.zeros(5), torch.tensor(1))])
 
 
 @pytest.mark.parametrize("number", [torch.nan, torch.inf, -torch.inf])
