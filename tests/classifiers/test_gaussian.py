@@ -163,18 +163,6 @@ def test_far_classes_stay_finite_in_half_precision_when_latents_are_left_out():
         assert found.leave_one_out_scores(z.half(), labels).isfinite().all()
 
 
-def test_classes_may_be_missing_below_and_above_and_come_from_either_side(tmp_path):
-    z, labels = latents()
-    low, high = labels == 1, labels == 3
-    found = Gaussian(shared=0.5, shrinkage=0.2)
-    found.fit(ClassStatistics().update(z[low], labels[low]), z[high], labels[high], classes=6)
-    scores = found(z)
-    assert scores.isfinite().any(dim=0).tolist() == [False, True, False, True, False, False]
-    assert found.counts.tolist() == [0, 12, 0, 12, 0, 0]
-    loaded = Gaussian.load(found.save(tmp_path / "gaussian.safetensors"))
-    assert torch.equal(loaded(z), scores)
-
-
 def test_automatic_dials_suit_the_form_of_the_statistics():
     z, labels = latents(rows=400)
     quadratic = Gaussian().fit(ClassStatistics().update(z, labels))

@@ -144,15 +144,6 @@ def test_the_only_exemplar_of_a_side_does_not_choose_the_offset(boundaries):
         assert abs(float(voting.offsets)) < 100
 
 
-def test_a_part_may_be_used_twice(world, tmp_path):
-    z, labels, logits = world
-    means, shift = NearestMean().fit(z=z, labels=labels), MeanShift().fit_latents(z + 1, z)
-    parts = [HeadLogits(), means, Aligned(shift, means), Aligned(shift, HeadLogits())]
-    voting = fitted(world, parts, standard_errors=math.inf)
-    loaded = Voting.load(voting.save(tmp_path / "voting"))
-    assert torch.equal(loaded(z, logits=logits), voting(z, logits=logits))
-
-
 def test_modes_of_the_caller_and_gradients_of_logits_do_not_change_a_choice(world):
     z, labels, logits = world
     parts = [HeadLogits(), NearestMean().fit(z=z, labels=labels)]

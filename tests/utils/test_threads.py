@@ -8,26 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from torch import nn
+from tests.conftest import Net
 
 import elign
 
-DIM, CLASSES, THREADS = 6, 6, 16
+CLASSES, THREADS = 6, 16
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
-
-
-class Net(nn.Module):
-    """A body with batch normalisation and dropout, whose mistakes show if one thread is in training mode."""
-
-    def __init__(self, seed):
-        super().__init__()
-        torch.manual_seed(seed)
-        self.body = nn.Sequential(nn.Linear(5, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, DIM))
-        self.drop = nn.Dropout(0.5)
-        self.fc = nn.Linear(DIM, CLASSES)
-
-    def forward(self, x):
-        return self.fc(self.drop(self.body(x)))
 
 
 def data(seed, classes, rows=48):
@@ -41,7 +27,8 @@ def data(seed, classes, rows=48):
 @pytest.fixture
 def models():
     """The previous and the current model, in training mode: each fit must put them into evaluation mode and back."""
-    previous, current = Net(0), Net(1)
+    torch.manual_seed(0)
+    previous, current = Net(classes=CLASSES), Net(classes=CLASSES)
     for part in (previous.body[1], current.body[1]):
         part.running_mean.normal_(generator=torch.Generator().manual_seed(2))
     current.body[0].eval()  # a frozen part

@@ -219,22 +219,6 @@ def test_labels_of_latents_that_are_no_classes_are_named(fit, kind):
         fits[fit]()
 
 
-def test_a_class_that_the_head_does_not_have_is_named():
-    with pytest.raises(elign.LatentError, match="outputs"):
-        READERS["Repair"](batches([2, 150]))
-
-
-def test_exemplars_of_old_classes_only():
-    repair = elign.Repair("fc", force=True)
-    previous, current = Net(0), Net(1)
-    repair.fit(previous, current, batches([2, 3]), exemplars=batches([0, 1], rows=40, seed=3))
-    with repair.attach(current.eval()):
-        assert accuracy(current, [0, 1, 2, 3]) > 0.9
-    assert repair.statistics.classes.tolist() == [0, 1, 2, 3]
-    with pytest.raises(elign.LatentError, match="exemplar"):
-        elign.Repair("fc").fit(previous, current, batches([2, 3]), exemplars=batches([2, 3]))
-
-
 @pytest.mark.parametrize("known", ["statistics", "exemplars", "both", "nothing"])
 def test_classes_need_not_follow_each_other(known):
     old, new = [3, 7, 50], [9, 80]
