@@ -43,8 +43,6 @@ CLASSIFIERS = {
 }
 """One of each classifier that is fitted on latents of classes."""
 
-MOVING = [name for name in MAKERS if name != "identity"]
-
 Z = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
 """Four latents."""
 

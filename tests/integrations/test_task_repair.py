@@ -234,11 +234,7 @@ def test_what_was_learned_can_be_stored(case, kind, tmp_path):
 
 def test_files_of_an_earlier_task_are_removed(case, tmp_path):
     case.learned(elign.Ridge()).save(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {
-        "repair.safetensors",
-        "gate.safetensors",
-        "statistics.safetensors",
-    }
+    assert sorted(path.stem for path in tmp_path.glob("*.safetensors")) == ["gate", "repair", "statistics"]
     with pytest.raises(elign.AttachError, match="does not know its head"):
         load_repaired(case.after, tmp_path)
     made = TaskRepair("classifier")
