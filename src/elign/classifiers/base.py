@@ -43,7 +43,8 @@ class LatentClassifier(FittedModule):
     """Scores of all classes for latents of the current model: `classifier(z, logits=...)`; the highest score wins.
 
     It sees no label of the latents that it scores. A subclass gives `scores`, tensor operations only, so that it can be
-    exported; `forward` checks its input and calls it. If it learns, it also gives `_learn`, which `fit` calls.
+    exported; `forward` checks its input and calls it. If it learns, it also gives `_learn`, which `fit` calls, and
+    `_shapes` of the tensors that it learns.
 
     Example:
         >>> import torch
@@ -112,6 +113,15 @@ class LatentClassifier(FittedModule):
         self._keep(given)
         return self.to(like.device)
 
+    def _shapes(self, dim: int) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of all floating-point tensors."""
+        return {}
+
+    def _build(self, dim: int) -> None:
+        super()._build(dim)
+        for name, shape in self._shapes(dim).items():
+            self.register_buffer(name, torch.zeros(shape))
+
     def _learn(self, given: Given) -> None:
         """Do what `fit` does, with checked arguments."""
         raise NotImplementedError
@@ -158,21 +168,15 @@ class LatentClassifier(FittedModule):
 class CountedClassifier(LatentClassifier):
     """Base of classifiers that count the latents behind each class; classes without any score minus infinity.
 
-    A subclass gives `_shapes` and `_row_scores` in place of `_build` and `scores`.
+    A subclass gives `_row_scores` in place of `scores`.
     """
 
     needs_covariance: ClassVar[bool] = True
     ranges: ClassVar[Ranges] = {"counts": (0, MOST_LATENTS)}
     counts: Tensor
 
-    def _shapes(self, dim: int) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of all floating-point tensors."""
-        raise NotImplementedError
-
     def _build(self, dim: int) -> None:
         super()._build(dim)
-        for name, shape in self._shapes(dim).items():
-            self.register_buffer(name, torch.zeros(shape))
         self.register_buffer("counts", torch.zeros(self.rows, dtype=torch.int64))
 
     def scores(self, z: Tensor, logits: Tensor | None = None) -> Tensor:

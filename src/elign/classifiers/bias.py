@@ -147,10 +147,8 @@ class WeightAligned(LatentClassifier):
     factors: Tensor
     shifts: Tensor
 
-    def _build(self, dim: int) -> None:
-        super()._build(dim)
-        self.register_buffer("factors", torch.ones(self.rows))
-        self.register_buffer("shifts", torch.zeros(self.rows))
+    def _shapes(self, dim: int) -> dict[str, tuple[int, ...]]:
+        return {"factors": (self.rows,), "shifts": (self.rows,)}
 
     def fit(self, *, head: nn.Module, old_classes: int | Sequence[int]) -> Self:  # type: ignore[override]
         """Compare the weights of old and new classes.

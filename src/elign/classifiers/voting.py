@@ -86,10 +86,8 @@ class Voting(LatentClassifier):
         self.standard_errors = standard_errors
         self.needs_logits = any(part.needs_logits for part in self._parts)  # type: ignore[misc]
 
-    def _build(self, dim: int) -> None:
-        super()._build(dim)
-        self.register_buffer("weights", torch.zeros(len(self.estimators)))
-        self.register_buffer("offsets", torch.zeros(len(self.task_boundaries)))
+    def _shapes(self, dim: int) -> dict[str, tuple[int, ...]]:
+        return {"weights": (len(self.estimators),), "offsets": (len(self.task_boundaries),)}
 
     def _check_state(self) -> None:
         if abs(float(self.weights.sum()) - 1) > 1e-3:
