@@ -214,6 +214,30 @@ def test_several_tasks_have_an_offset_each(world):
         elign.Repair().fit_latents(*pairs, head=world.current[4], exemplars=kept, task_boundaries=[2, 7])
 
 
+def test_labels_need_not_be_contiguous(world, repair):
+    places = torch.tensor([3, 7, 11, 19, 20, 2, 9, 30, 31, 39])
+    head = nn.Linear(32, 40)
+    with torch.no_grad():
+        head.weight[places], head.bias[places] = world.current[4].weight, world.current[4].bias
+    model = nn.Sequential(*world.current[:4], head).eval()
+    old = [(world.old[0], places[world.old[1]])]
+    statistics = elign.ClassStatistics.from_data(world.previous, "4", old)
+    made = elign.Repair("4").fit(world.previous, model, [(world.new[0], places[world.new[1]])], statistics=statistics)
+    with made.attach(model), torch.no_grad():
+        outputs = model(world.test[0])
+    assert outputs.shape == (600, 40)
+    assert (outputs[:, [0, 1, 4]] == -torch.inf).all()
+    assert torch.equal(outputs[:, places].argmax(dim=1), world.outputs(repair).argmax(dim=1))
+
+
+def test_half_precision_and_inference_mode(world, repair):
+    model = copy.deepcopy(world.current).bfloat16()
+    with repair.attach(model), torch.inference_mode():
+        outputs = model(world.test[0].bfloat16())
+    assert outputs.dtype == torch.bfloat16
+    assert (outputs.argmax(dim=1) == world.outputs(repair).argmax(dim=1)).float().mean() > 0.95
+
+
 def test_fits_are_repeatable_and_leave_random_numbers_and_models_alone(world, repair, untouched_random_state):
     weights = copy.deepcopy(world.current.state_dict())
     world.current.train()
