@@ -182,3 +182,10 @@ def test_latents_too_large_for_sums_are_named(maker):
     z = 1e200 * torch.randn(50, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     with pytest.raises(elign.LatentError, match="too large"):
         maker().fit_latents(z, -z, direction="forward")
+
+
+@pytest.mark.parametrize(("size", "epochs"), [(1e10, 1), (1e5, 2)])
+def test_a_network_that_diverged_is_an_error_and_no_map_to_nan(size, epochs):
+    z = size * torch.randn(50, 4, generator=torch.Generator().manual_seed(0))
+    with pytest.raises(elign.LatentError, match="infinite while learning"):
+        elign.MLPMap(width=2, epochs=epochs).fit_latents(z, z + 1)
