@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from elign.lab.runs.results import Results
+from elign.lab.runs.run_dir import Results
 
 
 def evaluate_in_version(folder, number, version):

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elign.lab.data.memory import Memory, herding_order
+from elign.lab.data.scenario import Memory, herding_order
 
 # Lengths differ, directions are (1, 0), (0, 1), (0.6, 0.8), (-0.6, 0.8), so the mean direction is (0.25, 0.65).
 # try 1: w = (0.25, 0.65),  scores 0.25, 0.65, 0.67, 0.37: sample 2

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from elign.lab.models import BACKBONES, make_backbone
-from elign.lab.models.backbones import CifarResNet, ResNet18, SmallConv
+from elign.lab.models.classifier import CifarResNet, ResNet18, SmallConv
 from elign.utils.errors import OptionError
 
 LATENTS = {"resnet32": 64, "resnet20": 64, "resnet14": 64, "resnet18": 512, "conv": 64}

@@ -14,8 +14,7 @@ from elign.lab.cli.show import print_runs
 from elign.lab.report.run_groups import read_runs
 from elign.lab.runs.experiment import Classification, evaluated_by, version_note
 from elign.lab.runs.launch import resume_run
-from elign.lab.runs.results import read_results
-from elign.lab.runs.run_dir import RunDir, RunError, resume_command
+from elign.lab.runs.run_dir import RunDir, RunError, read_results, resume_command
 
 QUIET = Console(quiet=True)
 VERSION = Classification.version

@@ -16,8 +16,7 @@ from elign.lab.runs import results as results_file
 from elign.lab.runs import run_dir
 from elign.lab.runs.experiment import Classification
 from elign.lab.runs.launch import open_run, resume_run
-from elign.lab.runs.results import read_results
-from elign.lab.runs.run_dir import RunDir, RunError
+from elign.lab.runs.run_dir import RunDir, RunError, read_results
 from elign.lab.storage import DamagedRunError
 from elign.lab.training.device import Precision
 

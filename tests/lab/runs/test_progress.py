@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from elign.lab.cli.main import main
-from elign.lab.runs.progress import progress_text, show_run
+from elign.lab.runs.launch import progress_text, show_run
 from elign.lab.training.trainer import TrainingProgress
 
 

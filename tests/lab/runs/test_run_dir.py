@@ -14,10 +14,9 @@ from tests.lab.starting import METADATA
 
 from elign.lab.cli.main import main
 from elign.lab.config import compose, describe
-from elign.lab.data.memory import Memory
+from elign.lab.data.scenario import Memory
 from elign.lab.evaluation.metrics import Row
-from elign.lab.runs.results import Results, read_results
-from elign.lab.runs.run_dir import RunDir, RunError, run_text
+from elign.lab.runs.run_dir import Results, RunDir, RunError, read_results, run_text
 from elign.lab.storage import DamagedRunError, write_object, write_tensors
 
 

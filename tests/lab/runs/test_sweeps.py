@@ -21,8 +21,7 @@ from elign.lab.cli.main import main
 from elign.lab.config.composition import ConfigError
 from elign.lab.learners import LEARNERS
 from elign.lab.runs.experiment import CLASSIFICATION
-from elign.lab.runs.results import read_results
-from elign.lab.runs.run_dir import RunDir
+from elign.lab.runs.run_dir import RunDir, read_results
 from elign.lab.runs.sweeps import Resources, SweepTable, _check_room, do_run, plan_sweep, split_list
 
 QUICK = ("data=digits", "preset=smoke", "protocol.first=5", "protocol.increment=5", "data.limit=20")

@@ -21,8 +21,7 @@ from elign.lab.evaluation.metrics import average_accuracy, curve
 from elign.lab.runs import experiment
 from elign.lab.runs.experiment import Classification
 from elign.lab.runs.launch import resume_run
-from elign.lab.runs.results import read_results
-from elign.lab.runs.run_dir import RunDir
+from elign.lab.runs.run_dir import RunDir, read_results
 from elign.lab.training.device import Engine, LostProcessError, Precision, check_connection
 from elign.utils.errors import OptionError
 
