@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.lab.versions import evaluate_in_version
+from tests.lab.starting import evaluate_in_version
 
 from elign.lab.cli.main import main
 from elign.lab.runs.archiving import archive_run

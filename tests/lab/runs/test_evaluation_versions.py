@@ -6,8 +6,7 @@ import shutil
 
 import pytest
 from rich.console import Console
-from tests.lab.starting import reevaluate
-from tests.lab.versions import evaluate_in_version
+from tests.lab.starting import evaluate_in_version, reevaluate
 
 from elign.lab.cli.main import main
 from elign.lab.cli.show import print_runs

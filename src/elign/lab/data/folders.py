@@ -306,14 +306,9 @@ def class_names(folder: Path) -> tuple[str, ...]:
     """Return the sorted names of the class folders in a folder; raise `DataError` if one is not text."""
     names = _entries(folder, os.DirEntry.is_dir)
     for name in names:
-        if not is_text(name):
+        if any("\ud800" <= letter <= "\udfff" for letter in name):  # bytes of a file's name that are no text
             raise DataError(f"{folder} has a class folder {name!r}, whose name is not UTF-8: rename it")
     return tuple(names)
-
-
-def is_text(name: str) -> bool:
-    """Whether a class's name can be shown and written: a file's name, or one in JSON, need not be text."""
-    return not any("\ud800" <= letter <= "\udfff" for letter in name)
 
 
 def _pictures(folder: Path) -> list[str]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 import torch
@@ -72,10 +72,10 @@ def make_protocol(
     """
     if classes < 1:
         raise ProtocolError(f"There must be at least one class to split, not {classes}.")
-    if name is not None and first is None and increment is None:
-        return _named(name, classes)
-    if name is None and first is not None and increment is not None:
+    if first is not None and increment is not None:
         return _sized(classes, first, increment)
+    if name is not None:
+        return _named(name, classes)
     raise TypeError("make_protocol takes either a name or both first and increment")
 
 
@@ -131,8 +131,6 @@ def _suggestion(name: str) -> str:
     candidates = [f"{kind}-{digits[0]}" for kind in ("half", "equal", "b50")] if digits else list(_USUAL)
     return did_you_mean(name, candidates)
 
-
-Selection = Literal["herding", "random"]
 
 _TRIES = 1000
 
@@ -200,17 +198,10 @@ class Memory:
         *,
         budget: int | None = None,
         per_class: int | None = None,
-        selection: Selection = "herding",
+        selection: Literal["herding", "random"] = "herding",
         seed: int = 0,
     ) -> None:
-        if budget is not None and per_class is not None:
-            raise ValueError("budget and per_class cannot both be given")
-        if any(number is not None and number < 1 for number in (budget, per_class)):
-            raise ValueError("budget and per_class must be at least 1; give neither for no exemplars")
-        if selection not in get_args(Selection):
-            raise ValueError(f"selection must be one of {', '.join(get_args(Selection))}, not {selection!r}")
-        self.budget, self.per_class, self.seed = budget, per_class, seed
-        self.selection: Selection = selection
+        self.budget, self.per_class, self.selection, self.seed = budget, per_class, selection, seed
         self.ranked: dict[int, Tensor] = {}
         """The samples of each class in the order of introduction, best first: the whole state, for a checkpoint."""
 
@@ -234,8 +225,6 @@ class Memory:
 
     def per_class_count(self, seen: int) -> int:
         """Return how many exemplars a class has after `seen` classes; a class with fewer samples keeps them all."""
-        if seen < 1:
-            raise ValueError(f"seen must be at least 1, not {seen}")
         return (self.per_class or 0) if self.budget is None else -(-self.budget // seen)
 
     def indices(self, seen: int) -> Tensor:

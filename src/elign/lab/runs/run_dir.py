@@ -325,7 +325,7 @@ class RunDir:
         if not self._run_json.is_file():
             raise RunError(f"there is no run in {self.path}; 'elign list' shows the runs of a folder")
         try:
-            content, _ = read_object(self._run_json)
+            content = read_object(self._run_json)
             if content.get("format") != FORMAT:
                 raise RunError(
                     f"{self._run_json} has format {content.get('format')!r}, this elign reads {FORMAT}: upgrade elign"

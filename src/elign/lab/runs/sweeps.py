@@ -17,7 +17,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from elign.lab.config.composition import ConfigError
+from elign.lab.config.composition import PATHS, ConfigError
 from elign.lab.config.schema import describe
 from elign.lab.environment import MissingExtraError
 from elign.lab.learners import LEARNERS
@@ -76,7 +76,6 @@ def plan_sweep(texts: Sequence[str], *, benchmark: str = CLASSIFICATION, threads
 
     Returns the folder of the sweep, and its runs, each once; `threads` are those of each run, unless a setting says so.
     """
-    paths = BENCHMARKS[benchmark].tree.paths
     out, choices = OUT, []
     for text in texts:
         key, sign, value = text.partition("=")
@@ -84,7 +83,7 @@ def plan_sweep(texts: Sequence[str], *, benchmark: str = CLASSIFICATION, threads
             raise ConfigError(f"{key} cannot be given here: {_REFUSED[key]}.")
         if key == "out":
             out = value
-        elif key in paths:
+        elif key in PATHS:
             # Absolute: a worker may be in another folder.
             choices.append([f"{key}={value if value == 'null' else Path(value).expanduser().resolve()}"])
         else:
