@@ -272,8 +272,3 @@ def test_a_broken_picture_is_named_in_whichever_process_it_is_read(images, worke
     assert caught.value.path == path
     good, _ = collect(split, torch.tensor([0, 1, 2]))
     assert len(good) == 3
-
-
-def test_wrong_rows_are_refused_before_the_first_batch(images):
-    with pytest.raises(IndexError, match=r"0\.\.10, not 0\.\.11"):
-        split_of(images).batches(torch.arange(COUNT + 1), size=4)
