@@ -34,11 +34,7 @@ if TYPE_CHECKING:
 class RunDisplay:
     """Shows a run: one line on a terminal; elsewhere, such as in a log file, a line for each epoch.
 
-    Args:
-        console: Where to write.
-        tasks: How many tasks there are.
-        progress: Of the terminal.
-        board: TensorBoard's writer; it gets losses and results as well.
+    `board` is TensorBoard's writer; it gets losses and results as well.
     """
 
     def __init__(self, console: Console, tasks: int, progress: Progress, board: SummaryWriter | None = None) -> None:
