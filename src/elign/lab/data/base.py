@@ -238,14 +238,7 @@ class MemorySplit(Split):
     Augmentation is that of the published CIFAR experiments: the image, with a black border of `crop_padding` pixels
     around it, is cropped back to its size at a random position, then mirrored with probability 1/2. All choices are
     independent and uniform, and those of the n-th image of a pass do not depend on the size of its batches.
-
-    Args:
-        images: `uint8` images, (N, C, H, W).
-        labels: Class of each, `int64` (N,).
-        mean: Mean of each channel, for pixels in 0..1; `std` likewise.
-        std: Standard deviation of each channel.
-        crop_padding: Width of the border; 0 for no random crop.
-        flip: Whether images are mirrored at random.
+    `flip=False` mirrors none. Mean and deviation of each channel are those of pixels in 0..1.
     """
 
     def __init__(

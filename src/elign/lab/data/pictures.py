@@ -123,13 +123,7 @@ class FolderSplit(Split):
 
     With augmentation, a picture is cropped and mirrored at random; the choices depend on the seed and the picture's
     position in the pass, so neither the number of processes nor the size of batches changes them. Without, it is the
-    picture's middle.
-
-    Args:
-        path_of: The file in a row.
-        labels: Class of each, `int64` (N,).
-        image_size: Height and width of what comes out.
-        workers: How many processes read ahead; 0 to read in this one.
+    picture's middle. `path_of` gives the file in a row; `workers` processes read ahead, or this one if there are none.
     """
 
     def __init__(

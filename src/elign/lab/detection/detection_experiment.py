@@ -65,12 +65,10 @@ class DetectionExperiment(Experiment):
     config: DetectionConfig
     data: DetectionData
 
-    def __init__(
-        self, config: DetectionConfig, precision: Precision, *, threads: int | None = None, devices: int | None = None
-    ) -> None:
+    def __init__(self, config: DetectionConfig, precision: Precision, *, devices: int | None = None) -> None:
         if config.evaluation.coco:
             coco_metric()  # raises, before anything is written, if a package is missing
-        super().__init__(config, precision, threads=threads, devices=devices)
+        super().__init__(config, precision, devices=devices)
         balanced = any(stage.data == "balanced" for stage in self.learner().stages(1))
         if balanced and config.memory.per_class is None:
             raise OptionError(

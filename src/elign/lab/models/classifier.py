@@ -394,10 +394,8 @@ def imprint(head: SplitCosineHead, latents: Tensor, labels: Tensor) -> None:
 
     LUCIR does this before each task after the first, and the ELI paper's code base for iCaRL too.
 
-    Args:
-        head: The head of the task that begins.
-        latents: (N, dim), of un-augmented training images of the new classes; those of old classes are passed over.
-        labels: (N,) integers, positions among all classes of the head: the first new class has the number of old ones.
+    Latents (N, dim) are those of un-augmented training images; labels (N,) are positions among all classes of the head.
+    Images of old classes are passed over.
 
     Raises:
         LatentError: Something does not fit, or a new class has no image or no mean direction. The head is unchanged.

@@ -47,7 +47,7 @@ class Evaluation(NamedTuple):
 class Experiment(ABC):
     """Everything that a run needs. Each benchmark is a subclass in `BENCHMARKS`.
 
-    `threads` and `devices` replace those of the configuration.
+    `devices` replaces the number of the configuration.
 
     Raises:
         DataError: The data are not there, or their classes do not split into these tasks.
@@ -70,11 +70,9 @@ class Experiment(ABC):
     config: Any
     data: Any
 
-    def __init__(
-        self, config: Any, precision: Precision, *, threads: int | None = None, devices: int | None = None
-    ) -> None:
+    def __init__(self, config: Any, precision: Precision, *, devices: int | None = None) -> None:
         # The number of threads decides how sums are split, hence their rounding.
-        torch.set_num_threads(threads or config.train.threads)
+        torch.set_num_threads(config.train.threads)
         self.config = config
         self.data = self.open_data()
         self.protocol: Protocol = protocol_of(config, len(self.data.classes))

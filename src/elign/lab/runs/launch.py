@@ -188,7 +188,7 @@ def _load(experiment: Experiment, run: RunDir, number: int, learner: Any, memory
     """Load the model and the exemplars after a task; return the seconds of its training."""
     state, ranked, metadata = experiment.engine.of_first(partial(run.load_model, number))
     if not experiment.engine.of_first(partial(_belongs, run, metadata)):
-        raise DamagedRunError(f"{run.task(number)}/model.safetensors is of another run. {MAKE_AGAIN}")
+        raise DamagedRunError(f"{run.task_file(number, 'model')} is of another run. {MAKE_AGAIN}")
     _load_weights(run, number, learner, state)
     memory.restore(ranked)
     return float(metadata["seconds"])
@@ -198,9 +198,8 @@ def _load_weights(run: RunDir, number: int, learner: Any, state: Mapping[str, Te
     try:
         learner.load_state(state)
     except (RuntimeError, OptionError) as error:
-        raise DamagedRunError(
-            f"{run.task(number)}/model.safetensors does not fit this run's model: {str(error).splitlines()[-1]}"
-        ) from error
+        file, why = run.task_file(number, "model"), str(error).splitlines()[-1]
+        raise DamagedRunError(f"{file} does not fit this run's model: {why}") from error
     learner.eval()
 
 
@@ -358,9 +357,9 @@ def _config_of(metadata: Mapping[str, Any]) -> Any:
 
 
 def open_run(metadata: Mapping[str, Any], *, devices: int | None = None) -> Experiment:
-    """Open a run, given by its metadata, with the precision and the threads that it started with."""
+    """Open a run, given by its metadata, with the precision that it started with."""
     precision = Precision(metadata["precision"], metadata["channels_last"])
-    return benchmark_of(metadata)(_config_of(metadata), precision, threads=metadata.get("threads"), devices=devices)
+    return benchmark_of(metadata)(_config_of(metadata), precision, devices=devices)
 
 
 def check_start(config: Any, other: RunDir) -> None:
