@@ -9,7 +9,7 @@ from rich.console import Console
 from elign.lab.config import compose, describe
 from elign.lab.runs.experiment import BENCHMARKS, benchmark_of
 from elign.lab.runs.launch import reevaluate_run, start_run
-from elign.lab.runs.run_dir import Results
+from elign.lab.runs.run_dir import Results, read_results
 
 QUIET = Console(quiet=True)
 METADATA = {
@@ -34,6 +34,11 @@ def reevaluate(run, words, console=QUIET, *, name=None):
     benchmark = benchmark_of(metadata)
     config = benchmark.with_aligner(benchmark.from_dict(metadata["config"]), list(words))
     return reevaluate_run(run, config, console, name=name)
+
+
+def rows(folder):
+    """Return what the file of the whole run says."""
+    return read_results(folder.path / "results.jsonl").rows
 
 
 def evaluate_in_version(folder, number, version):

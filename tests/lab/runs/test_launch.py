@@ -10,7 +10,7 @@ import sys
 import pytest
 import torch
 from rich.console import Console
-from tests.lab.starting import reevaluate, start
+from tests.lab.starting import QUIET, reevaluate, rows, start
 
 from elign import Voting
 from elign.lab.cli.main import main
@@ -25,11 +25,6 @@ from elign.lab.training.trainer import TrainingProgress
 
 QUICK = ("data=digits", "preset=smoke", "protocol.first=4", "protocol.increment=3", "data.limit=30")
 QUICK += ("train.first_epochs=4", "train.epochs=3", "train.batch_size=32", "aligner.iterations=20", "aligner.steps=5")
-QUIET = Console(quiet=True)
-
-
-def rows(folder):
-    return read_results(folder.path / "results.jsonl").rows
 
 
 def accuracies(folder, method="base", classifier="fc"):

@@ -16,13 +16,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.lab.starting import start
+from tests.lab.starting import rows, start
 
 from elign.lab.cli.main import main
 from elign.lab.config.composition import ConfigError
 from elign.lab.learners import LEARNERS
 from elign.lab.runs.experiment import CLASSIFICATION
-from elign.lab.runs.run_dir import RunDir, read_results
 from elign.lab.runs.sweeps import Resources, SweepTable, _check_room, do_run, plan_sweep, split_list
 
 QUICK = ("data=digits", "preset=smoke", "protocol.first=5", "protocol.increment=5", "data.limit=20")
@@ -248,7 +247,3 @@ def test_an_interrupted_sweep_whose_worker_is_killed_and_a_run_fails_ends_with_t
     out = capsys.readouterr().out
     assert "1 of them finished" in out
     assert "started" not in out
-
-
-def rows(folder: RunDir):
-    return read_results(folder.path / "results.jsonl").rows
