@@ -42,7 +42,7 @@ def test_numbers_are_those_of_the_results(run_folders):
 
 def test_groups_that_differ_in_a_setting_are_told_apart(run_folders, tmp_path):
     shutil.copytree(run_folders / "lucir", tmp_path / "other")
-    metadata, _ = read_object(tmp_path / "other" / "run.json")
+    metadata = read_object(tmp_path / "other" / "run.json")
     metadata["config"]["train"]["learning_rate"] = 0.5
     write_object(tmp_path / "other" / "run.json", metadata)
     groups, _ = read_runs(find_runs([run_folders / "lucir", tmp_path]))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from elign.lab.data.base import data_dir
-from elign.lab.data.memory import Memory
+from elign.lab.data.scenario import Memory
 from elign.lab.detection.average_precision import Collected, coco_metadata, coco_metric, score_methods
 from elign.lab.detection.c4_networks import settings_of
 from elign.lab.detection.config import TREE, DetectionConfig, DetectorTrainConfig
@@ -65,12 +65,10 @@ class DetectionExperiment(Experiment):
     config: DetectionConfig
     data: DetectionData
 
-    def __init__(
-        self, config: DetectionConfig, precision: Precision, *, threads: int | None = None, devices: int | None = None
-    ) -> None:
+    def __init__(self, config: DetectionConfig, precision: Precision, *, devices: int | None = None) -> None:
         if config.evaluation.coco:
             coco_metric()  # raises, before anything is written, if a package is missing
-        super().__init__(config, precision, threads=threads, devices=devices)
+        super().__init__(config, precision, devices=devices)
         balanced = any(stage.data == "balanced" for stage in self.learner().stages(1))
         if balanced and config.memory.per_class is None:
             raise OptionError(
@@ -161,7 +159,8 @@ class DetectionExperiment(Experiment):
         start = time.perf_counter()
         if learner.teacher is None:
             return None, 0.0
-        file, settings, classes = evaluation.target.pairs_file(number), evaluation.aligner, self.protocol.tasks[number]
+        file = evaluation.target.task_file(number, "pairs")
+        settings, classes = evaluation.aligner, self.protocol.tasks[number]
         if not file.is_file():
             previous, current = region_pairs(
                 learner.teacher,

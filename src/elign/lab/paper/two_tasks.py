@@ -25,7 +25,7 @@ from elign.aligners.linear import MeanShift, RandomShift, Ridge
 from elign.lab.config.composition import ConfigError, Count, validate
 from elign.lab.config.schema import ALIGNER_DEFAULTS, TREE, ModelConfig, RunConfig, describe
 from elign.lab.data.base import ImageData, first_of_each, load_dataset
-from elign.lab.data.memory import Memory
+from elign.lab.data.scenario import Memory
 from elign.lab.environment import derive_seed
 from elign.lab.evaluation.features import TaskLatents
 from elign.lab.evaluation.methods import METHODS, Prediction
@@ -254,7 +254,8 @@ class TwoTaskExperiment(Experiment):
 
     def is_complete(self, number: int, evaluation: Evaluation) -> bool:
         """Return whether latents and aligner are there."""
-        files = [evaluation.run.latents_file(number), *([evaluation.target.aligner_file(1, "eli")] if number else [])]
+        latents = evaluation.run.task_file(number, "latents")
+        files = [latents, *([evaluation.target.aligner_file(1, "eli")] if number else [])]
         return all(file.is_file() for file in files)
 
     @torch.no_grad()
@@ -279,7 +280,7 @@ class TwoTaskExperiment(Experiment):
             pairs_current=none if learner.teacher is None else base(x),
         )
         kept = {name: getattr(latents, name)[:_KEPT_PAIRS].clone() for name in ("pairs_previous", "pairs_current")}
-        replace(latents, **kept).save(evaluation.run.latents_file(number))
+        replace(latents, **kept).save(evaluation.run.task_file(number, "latents"))
         return latents, time.perf_counter() - start
 
     def evaluate(
@@ -292,7 +293,7 @@ class TwoTaskExperiment(Experiment):
             rows = [self._row("base", learner.model, [current.test], current.test_labels)]
             return rows, {"seconds": {"extract": extracting}, "drift": {}}
         assert learner.teacher is not None  # noqa: S101  (there is a task before)
-        previous = TaskLatents.load(evaluation.run.latents_file(0)).test
+        previous = TaskLatents.load(evaluation.run.task_file(0, "latents")).test
         z_old, z_new = current.test[:old], current.test[old:]
         start = time.perf_counter()
         aligners, moved = self._fit(current, z_old, evaluation.aligner)

@@ -95,7 +95,7 @@ def run_walk(run: Run) -> LatentWalk:
         FileNotFoundError: A file was removed.
     """
     number, source, metadata = len(run.tasks) - 1, run.source, run.metadata
-    current, previous = (TaskLatents.load(source.latents_file(task)) for task in (number, number - 1))
+    current, previous = (TaskLatents.load(source.task_file(task, "latents")) for task in (number, number - 1))
     aligner = Aligner.load(file := run.folder.aligner_file(number, "eli"))
     if not isinstance(aligner, EnergyAligner) or aligner.energy is None:
         raise DamagedRunError(f"{file} holds a {type(aligner).__name__}, not an energy aligner")
@@ -104,7 +104,7 @@ def run_walk(run: Run) -> LatentWalk:
     target = AlignTarget(space, *heads, old_classes=old_classes, classes=current.classes)
     pairs = {"previous": current.pairs_previous, "current": current.pairs_current}
     # An evaluation with another augmentation has its own pairs.
-    if (own := run.folder.pairs_file(number)).is_file():
+    if (own := run.folder.task_file(number, "pairs")).is_file():
         pairs, _ = read_tensors(own, expect=["previous", "current"])
     before, now = (pairs[name][:MEASURED_IMAGES] for name in ("previous", "current"))
     labels = current.test_labels.numpy()

@@ -8,11 +8,11 @@ import json
 import runpy
 import shutil
 import sys
+from unittest.mock import patch
 
 import pytest
 import torch
-from tests.lab.starting import QUIET, reevaluate, start
-from tests.lab.versions import evaluate_in_version
+from tests.lab.starting import QUIET, evaluate_in_version, reevaluate, start
 
 from elign.lab.cli.main import main
 from elign.lab.config import ConfigError
@@ -233,7 +233,7 @@ def test_a_new_data_set_is_one_file_with_one_decorator(quick, tmp_path, capsys):
     file = tmp_path / "drill_squares.py"
     file.write_text(DRILL)
     typed = [text for text in quick if not text.startswith(("data", "protocol"))]
-    with DETECTION_DATASETS.temporary():
+    with patch.object(DETECTION_DATASETS, "_found", dict(DETECTION_DATASETS)):
         runpy.run_path(str(file))
         typed += ["learner=finetune", "data=drill-squares", "protocol=1+1", f"out={tmp_path / 'run'}"]
         assert main(["detect", "run", *typed]) == 0

@@ -22,8 +22,7 @@ from torchvision.tv_tensors import BoundingBoxFormat
 from elign.lab.config.composition import ConfigError, Count, Flag, validate
 from elign.lab.config.schema import SourceConfig
 from elign.lab.data.base import check_rows
-from elign.lab.data.memory import random_order
-from elign.lab.data.scenario import class_order
+from elign.lab.data.scenario import class_order, random_order
 from elign.lab.environment import derive_seed
 from elign.lab.registry import Registry
 
