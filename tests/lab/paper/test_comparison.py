@@ -11,11 +11,16 @@ from tests.lab.report.conftest import make_run
 from elign.lab.config import compose, describe
 from elign.lab.evaluation.methods import DEFAULT
 from elign.lab.evaluation.metrics import ONE_SEED, Row
-from elign.lab.paper.comparison import Measured, comparison_tables, label_free_tables, paper_table
+from elign.lab.paper.comparison import (
+    Measured,
+    Printed,
+    comparison_tables,
+    label_free_tables,
+    paper_table,
+    printed_precision,
+)
 from elign.lab.paper.detection_table import FIRST, PARTS, Precisions, precision, precision_tables
-from elign.lab.paper.published import Printed, printed_precision
-from elign.lab.report.run_groups import RunGroup
-from elign.lab.report.tables import FORMATS
+from elign.lab.report.run_groups import FORMATS, RunGroup
 
 THREE = Measured(
     ("icarl", "half-5"),

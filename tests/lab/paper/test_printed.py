@@ -2,7 +2,7 @@
 
 import pytest
 
-from elign.lab.paper.published import (
+from elign.lab.paper.comparison import (
     NO_PRECISION,
     NOTHING,
     Printed,

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from elign.lab.cli.main import main
 from elign.lab.config.composition import ConfigError
-from elign.lab.paper.published import numbers
+from elign.lab.paper.comparison import numbers
 from elign.lab.paper.two_tasks import METHOD_TEXTS, TwoTaskExperiment, run_seeds, task1_accuracy, two_task_table
 from elign.lab.report.latent_space import run_walk
 from elign.lab.report.run_groups import read_runs

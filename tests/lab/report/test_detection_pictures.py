@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from elign.lab.report.detection_pictures import pictures_html
+from elign.lab.report.run_report import pictures_html
 from elign.lab.runs.run_dir import RunDir
 from elign.lab.storage import write_tensors
 

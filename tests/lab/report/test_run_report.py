@@ -14,10 +14,9 @@ from rich.console import Console
 from elign.lab.cli import report
 from elign.lab.evaluation.methods import METHODS
 from elign.lab.evaluation.metrics import mean_text
-from elign.lab.report.run_groups import find_runs, read_runs
+from elign.lab.report.run_groups import TABLES, find_runs, read_runs
 from elign.lab.report.run_report import run_html, write_run_report
 from elign.lab.report.table import Table
-from elign.lab.report.tables import TABLES
 from elign.lab.runs.run_dir import RunDir, RunError
 
 pytestmark = pytest.mark.usefixtures("small_maps")

@@ -12,19 +12,22 @@ from rich.console import Console
 
 from elign.lab.evaluation.methods import DEFAULT, METHODS
 from elign.lab.evaluation.metrics import mean_text
-from elign.lab.report.run_groups import RunGroup, find_runs, measure_of, read_runs
-from elign.lab.report.table import Table
-from elign.lab.report.tables import (
+from elign.lab.report.run_groups import (
     FORMATS,
     NEAREST_MEAN,
     TABLES,
+    RunGroup,
     comparison_table,
     detection_tables,
     durations_table,
+    find_runs,
+    measure_of,
     methods_table,
     metric_notes,
+    read_runs,
     task_tables,
 )
+from elign.lab.report.table import Table
 
 DOTS = {"base": [50, 40, 30], "eli__oracle": [50, 45, 40], "eli__all": [50, 42, 33], "oracle_mask": [50, 48, 44]}
 

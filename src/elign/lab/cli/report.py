@@ -63,7 +63,7 @@ def run(args: argparse.Namespace, console: Console) -> None:
             path = write_run_report(experiments, args.out or _default(args.runs), problems=problems, tell=status.update)
         say(console, f"Report: {path}")
     else:
-        from elign.lab.report.tables import FORMATS
+        from elign.lab.report.run_groups import FORMATS
 
         text = FORMATS[args.format](experiments)
         if args.out:

@@ -42,9 +42,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console) -> None:
     """Print the table."""
     from elign.lab.evaluation.metrics import HEAD
-    from elign.lab.report.run_groups import RunGroup
+    from elign.lab.report.run_groups import (
+        NEAREST_MEAN,
+        RunGroup,
+        detection_tables,
+        methods_table,
+        metric_notes,
+        task_tables,
+    )
     from elign.lab.report.table import around_section, update_section
-    from elign.lab.report.tables import NEAREST_MEAN, detection_tables, methods_table, metric_notes, task_tables
     from elign.lab.runs.run_dir import RunDir, run_text
 
     folders = [RunDir(path) for path in args.runs]
@@ -70,8 +76,7 @@ def print_runs(folders: Sequence[RunDir], console: Console, *, classifiers: Sequ
         RunError: They are not of one experiment, or have no results yet.
     """
     from elign.lab.evaluation.metrics import HEAD
-    from elign.lab.report.run_groups import RunGroup, read_run
-    from elign.lab.report.tables import methods_table
+    from elign.lab.report.run_groups import RunGroup, methods_table, read_run
     from elign.lab.runs.experiment import version_note
     from elign.lab.runs.run_dir import RunError, resume_command, run_text
 

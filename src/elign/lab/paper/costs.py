@@ -24,8 +24,8 @@ from rich.console import Console
 
 import elign
 from elign.lab.environment import describe_environment
+from elign.lab.paper.comparison import numbers
 from elign.lab.paper.plan import Job, Plan
-from elign.lab.paper.published import numbers
 from elign.lab.paper.request import Grid, Request
 from elign.lab.report.table import Cell, Table
 from elign.utils.files import write_text_atomic

@@ -11,31 +11,29 @@ from elign.lab.evaluation.methods import marked
 from elign.lab.evaluation.metrics import Difference, Row, curve, interval_text, paired_difference, same_sign
 from elign.lab.paper.comparison import (
     INTERVAL,
+    NO_PRECISION,
     Cells,
+    PrintedPrecision,
     Value,
     averages_note,
+    differences,
     gain_cell,
     in_file,
     label,
     make_table,
     mean_cells,
-    page,
-    values_text,
-)
-from elign.lab.paper.plan import Evaluation, Plan, Store, over_seeds, planned_run, training_plan
-from elign.lab.paper.published import (
-    NO_PRECISION,
-    PrintedPrecision,
-    differences,
     numbers,
+    page,
     printed_precision,
     printed_precision_gain,
     published_config,
     scale_note,
+    values_text,
 )
+from elign.lab.paper.plan import Evaluation, Plan, Store, over_seeds, planned_run, training_plan
 from elign.lab.paper.request import Grid, Request
+from elign.lab.report.run_groups import value_cell
 from elign.lab.report.table import Table
-from elign.lab.report.tables import value_cell
 from elign.lab.runs.experiment import DETECTION
 
 PRINTED_AS: Mapping[str, str] = {"5+5": "10+10", "8+2": "15+5", "9+1": "19+1"}

@@ -14,7 +14,7 @@ from rich.console import Console
 from elign.lab.config.composition import ConfigError
 from elign.lab.config.schema import flatten
 from elign.lab.evaluation.metrics import Row
-from elign.lab.paper.published import published_words
+from elign.lab.paper.comparison import published_words
 from elign.lab.paper.request import Grid, Request
 from elign.lab.report.table import Table
 from elign.lab.runs.experiment import BENCHMARKS, DETECTION, evaluated_by

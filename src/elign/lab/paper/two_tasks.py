@@ -31,14 +31,12 @@ from elign.lab.evaluation.features import TaskLatents
 from elign.lab.evaluation.methods import METHODS, Prediction
 from elign.lab.evaluation.metrics import Row, curve, difference_text, mean_std, score, seeds_text
 from elign.lab.evaluation.task_evaluation import Drift
-from elign.lab.paper.comparison import Measured, comparison_tables
+from elign.lab.paper.comparison import Measured, comparison_tables, differences, numbers, printed_toy
 from elign.lab.paper.plan import Evaluation as PlannedEvaluation
 from elign.lab.paper.plan import Plan, Store, is_finished, planned_evaluation, planned_run, training_plan
-from elign.lab.paper.published import differences, numbers, printed_toy
 from elign.lab.paper.request import Grid, Request
-from elign.lab.report.run_groups import RunGroup
+from elign.lab.report.run_groups import TABLES, RunGroup, value_cell
 from elign.lab.report.table import Cell, Column, Table
-from elign.lab.report.tables import TABLES, value_cell
 from elign.lab.runs.experiment import BENCHMARKS, Classification, Evaluation, Experiment
 from elign.lab.runs.launch import start_run
 from elign.lab.runs.run_dir import RunDir

@@ -13,12 +13,10 @@ from sklearn.decomposition import PCA
 from sklearn.manifold import TSNE
 from sklearn.metrics import euclidean_distances
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # comes with scikit-learn
-from torch import nn
+from torch import Tensor, nn
 
 from elign.aligners.base import Aligner
 from elign.aligners.energy import EnergyAligner
-from elign.lab.evaluation.features import TaskLatents
-from elign.lab.evaluation.inputs import AlignTarget
 from elign.lab.models.classifier import CosineHead, LinearHead, SplitCosineHead
 from elign.lab.report.figures import (
     CLASS_COLOURS,
@@ -95,48 +93,55 @@ def run_walk(run: Run) -> LatentWalk:
         FileNotFoundError: A file was removed.
     """
     number, source, metadata = len(run.tasks) - 1, run.source, run.metadata
-    current, previous = (TaskLatents.load(source.latents_file(task)) for task in (number, number - 1))
+    names = ("test", "test_labels", "pairs_previous", "pairs_current")
+    latents, _ = read_tensors(source.latents_file(number), expect=names)
+    before, _ = read_tensors(source.latents_file(number - 1), expect=["test"])
     aligner = Aligner.load(file := run.folder.aligner_file(number, "eli"))
     if not isinstance(aligner, EnergyAligner) or aligner.energy is None:
         raise DamagedRunError(f"{file} holds a {type(aligner).__name__}, not an energy aligner")
-    heads, old_classes = [_head(source, task) for task in (number, number - 1)], current.old_classes
-    space = metadata["config"]["aligner"]["space"]
-    target = AlignTarget(space, *heads, old_classes=old_classes, classes=current.classes)
-    pairs = {"previous": current.pairs_previous, "current": current.pairs_current}
+    head, previous_head = (_head(source, task) for task in (number, number - 1))
+    old_classes, classes = sum(metadata["sizes"][:number]), sum(metadata["sizes"][: number + 1])
+    moves_logits = metadata["config"]["aligner"]["space"] == "logits"
+    pairs = {name: latents[f"pairs_{name}"] for name in ("previous", "current")}
     # An evaluation with another augmentation has its own pairs.
     if (own := run.folder.pairs_file(number)).is_file():
         pairs, _ = read_tensors(own, expect=["previous", "current"])
-    before, now = (pairs[name][:MEASURED_IMAGES] for name in ("previous", "current"))
-    labels = current.test_labels.numpy()
+    labels = latents["test_labels"].numpy()
     old, new = np.flatnonzero(labels < old_classes), np.flatnonzero(labels >= old_classes)
     few = old[np.isin(labels[old], _shown_classes(old_classes))]
     parts = (few[balanced_subset(labels[few], OLD_IMAGES)], old[balanced_subset(labels[old], MEASURED_IMAGES)])
     old = np.union1d(*parts)
     # How many classes an old image may be classified as.
-    choices = old_classes if benchmark_of(metadata).knows_tasks else current.classes
+    choices = old_classes if benchmark_of(metadata).knows_tasks else classes
+
+    def moved(z: Tensor, of: nn.Module) -> Tensor:
+        """Return what an aligner moves (see `AlignTarget`): latents, or the logits of the old classes."""
+        return of(z)[:, :old_classes] if moves_logits else z
+
     with torch.no_grad():
-        rows = target.rows(current.test[torch.from_numpy(old)])
-        start = target.values(rows)
+        z = latents["test"][old]
+        start = moved(z, head)
         path = aligner.trajectory(start, generator=torch.Generator().manual_seed(0))
-        logits = (target.logits(target.replaced(rows, step))[:, :choices] for step in path)
-        correct = torch.stack([each.argmax(1) == current.test_labels[old] for each in logits])
+        others = head(z)[:, old_classes:]
+        logits = (torch.cat([step, others], dim=1) if moves_logits else head(step) for step in path)
+        correct = torch.stack([each[:, :choices].argmax(1) == latents["test_labels"][old] for each in logits])
         # Old test images come first after every task, so their rows are those of the task before.
-        aim = target.previous(previous.test[torch.from_numpy(old)])
+        aim = moved(before["test"][old], previous_head)
         energies = {
             "old, previous model": aim,
             "old, current model": start,
             "old, aligned": path[-1],
-            "new, previous model": target.previous(before),
-            "new, current model": target.values(target.rows(now)),
+            "new, previous model": moved(pairs["previous"][:MEASURED_IMAGES], previous_head),
+            "new, current model": moved(pairs["current"][:MEASURED_IMAGES], head),
         }
         return LatentWalk(
             old_labels=labels[old],
             new_labels=labels[new],
             old_previous=aim.numpy(),
             old_trajectory=path.numpy(),
-            new_current=target.values(target.rows(current.test[torch.from_numpy(new)])).numpy(),
+            new_current=moved(latents["test"][new], head).numpy(),
             correct=correct.numpy(),
-            energy={name: aligner.energy(z).numpy() for name, z in energies.items()},
+            energy={name: aligner.energy(each).numpy() for name, each in energies.items()},
             class_names=tuple(map(str, metadata["classes"])),
             old_classes=old_classes,
         )
