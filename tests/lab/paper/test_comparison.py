@@ -157,7 +157,7 @@ def precisions(seeds):
     return [
         Precisions("5+5", "joint", of(80.0, 82.0, 81.0), printed=printed_precision("joint", "10+10")),
         Precisions("5+5", "iod", base, printed=printed_precision("iod", "10+10")),
-        Precisions("5+5", "iod", aligned, "eli/oracle †", base, printed_precision("iod+eli", "10+10"), 5.4),
+        Precisions("5+5", "iod", aligned, "eli/oracle †", base, printed_precision("iod+eli", "10+10")),
         Precisions("5+5", "iod", of(60.0, 69.0, 64.5), "mean-shift/oracle †", base),
     ]
 

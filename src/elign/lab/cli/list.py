@@ -1,4 +1,9 @@
-"""`elign list`: the runs in a folder, how far they are, and the methods that evaluate them."""
+"""List the runs in a folder: what they are, how far they are, what they reached; without a folder, all methods, too.
+
+Examples:
+  elign list                the runs in out, and every method with what it does
+  elign list out/sweep      the runs in another folder
+"""
 
 from __future__ import annotations
 
@@ -10,14 +15,6 @@ from elign.lab.cli.main import say
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-HELP = (
-    "list the runs in a folder: what they are, how far they are, what they reached; without a folder, all methods, too"
-)
-EXAMPLES = """examples:
-  elign list                the runs in out, and every method with what it does
-  elign list out/sweep      the runs in another folder
-"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

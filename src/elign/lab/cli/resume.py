@@ -1,4 +1,8 @@
-"""`elign resume`: resume a run that was interrupted."""
+"""Resume a run that was interrupted; the result is the same as without the interruption.
+
+Examples:
+  elign resume out/my-run
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-HELP = "resume a run that was interrupted; the result is the same as without the interruption"
-EXAMPLES = """examples:
-  elign resume out/my-run
-"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

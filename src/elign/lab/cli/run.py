@@ -1,18 +1,6 @@
-"""`elign run`: train an incremental learner, fit ELI after each task, evaluate it with all methods."""
+"""Train a class-incremental learner, fit ELI after each task and evaluate all methods.
 
-from __future__ import annotations
-
-import argparse
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from elign.lab.cli.main import check_folder, say
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-HELP = "train a class-incremental learner, fit ELI after each task and evaluate all methods"
-EXAMPLES = """examples:
+Examples:
   elign run                                                       iCaRL on the embedded digits, well under a minute
   elign run learner=lucir data=digits preset=smoke out=DIR
   elign run learner=icarl data=cifar100 protocol=half-5           tens of minutes on a CPU (preset=small)
@@ -24,6 +12,17 @@ keys: learner, data, protocol, model, train, memory, aligner, preset, seed, out,
 (train.epochs=5). 'elign run --keys' shows all of them with their values. The same command resumes a run that was
 interrupted, and so does 'elign resume'.
 """
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from elign.lab.cli.main import check_folder, say
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,10 @@
-"""`elign show`: the results of runs, all methods; several runs of one experiment as mean and deviation."""
+"""Show the results of a run, each method beside its baselines; several runs (seeds) as mean and deviation.
+
+Examples:
+  elign show out/my-run
+  elign show out/my-run --classifier nearest-mean
+  elign show out/seed0 out/seed1 out/seed2 --markdown docs/results.md --section half-5-icarl
+"""
 
 from __future__ import annotations
 
@@ -14,13 +20,6 @@ if TYPE_CHECKING:
 
     from elign.lab.report.run_groups import RunGroup
     from elign.lab.runs.run_dir import RunDir
-
-HELP = "show the results of a run, each method beside its baselines; several runs (seeds) as mean and deviation"
-EXAMPLES = """examples:
-  elign show out/my-run
-  elign show out/my-run --classifier nearest-mean
-  elign show out/seed0 out/seed1 out/seed2 --markdown docs/results.md --section half-5-icarl
-"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

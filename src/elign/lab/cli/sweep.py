@@ -1,4 +1,16 @@
-"""`elign sweep`: many runs side by side, on this machine or on a Ray cluster."""
+"""Do many runs side by side with Ray: every combination of the values that are given.
+
+Examples:
+  elign sweep learner=icarl,lucir seed=0,1,2 data=digits preset=smoke --plan     what would run
+  elign sweep learner=icarl,lucir,aanet seed=0,1,2 data=cifar100 protocol=half-5 --cpus 2
+  elign sweep data=cifar100 preset=paper learner=icarl,lucir protocol=half-5,half-10 --cpus 8 --gpus 1 --address auto
+  elign sweep --benchmark detection learner=finetune,ilod,iod preset=smoke out=DIR
+
+keys: as of 'elign run' or, with --benchmark detection, 'elign detect run', with commas between values; a comma in
+brackets belongs to a value (aligner.hidden=[64,64],[]). out is the folder of the sweep (default: out/sweep); its runs
+are below it in runs/, and 'elign list', 'elign show' and 'elign report' take them. A run that dies is started again
+and resumes; the same command resumes what is not finished. Needs the extra 'ray'.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +22,6 @@ from elign.lab.cli.main import at_least, check_folder, say
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-HELP = "do many runs side by side with Ray: every combination of the values that are given"
-EXAMPLES = """examples:
-  elign sweep learner=icarl,lucir seed=0,1,2 data=digits preset=smoke --plan     what would run
-  elign sweep learner=icarl,lucir,aanet seed=0,1,2 data=cifar100 protocol=half-5 --cpus 2
-  elign sweep data=cifar100 preset=paper learner=icarl,lucir protocol=half-5,half-10 --cpus 8 --gpus 1 --address auto
-  elign sweep --benchmark detection learner=finetune,ilod,iod preset=smoke out=DIR
-
-keys: as of 'elign run' or, with --benchmark detection, 'elign detect run', with commas between values; a comma in
-brackets belongs to a value (aligner.hidden=[64,64],[]). out is the folder of the sweep (default: out/sweep); its runs
-are below it in runs/, and 'elign list', 'elign show' and 'elign report' take them. A run that dies is started again
-and resumes; the same command resumes what is not finished. Needs the extra 'ray'.
-"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

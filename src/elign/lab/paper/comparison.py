@@ -12,6 +12,8 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+import yaml
+
 from elign.lab.config.schema import TREE, flatten
 from elign.lab.evaluation.methods import METHODS, default_of, marked
 from elign.lab.evaluation.metrics import (
@@ -30,32 +32,14 @@ from elign.lab.evaluation.metrics import (
     same_sign,
     summarise,
 )
-from elign.lab.report.run_groups import ORACLE, TABLES, RunGroup, value_cell
+from elign.lab.report.run_groups import MASK, ORACLE, TABLES, RunGroup, value_cell
 from elign.lab.report.table import Cell, Column, Format, Table
 from elign.lab.runs.experiment import BENCHMARKS, CLASSIFICATION, DETECTION
-
-_LEARNERS = {"icarl": "iCaRL", "lucir": "LUCIR", "aanet": "AANet"}
-_DETECTORS = {
-    "joint": "All 20",
-    "finetune": "Std Training",
-    "ilod": "Shmelkov et al.",
-    "faster-ilod": "Faster ILOD",
-    "ore": "ORE",
-    "iod": "iOD",
-    "iod+eli": "iOD + ELI",
-}
-_DATA = {"cifar100": "cifar100", "imagenet100": "imagenet_subset"}
 
 
 @dataclass(frozen=True)
 class Printed:
-    """A printed pair of accuracies; None where the paper prints none.
-
-    Args:
-        base: Without alignment.
-        aligned: With it.
-        gain: As printed where the paper prints gains, else the difference.
-    """
+    """Printed accuracies without and with alignment; the gain as printed where the paper prints gains."""
 
     base: float | None = None
     aligned: float | None = None
@@ -64,11 +48,12 @@ class Printed:
 
 @dataclass(frozen=True)
 class PrintedPrecision:
-    """Printed mean average precisions of a detector: of the first task's classes, the second's, and all."""
+    """Printed mean average precisions: of the first task's classes, the second's, and all; ELI's gain in the last."""
 
     old: float | None = None
     new: float | None = None
     all: float | None = None
+    gain: float | None = None
 
 
 NOTHING = Printed()
@@ -77,8 +62,11 @@ NO_PRECISION = PrintedPrecision()
 
 @cache
 def numbers() -> Any:
-    """Return the content of the file."""
+    """Return the content of `paper_results.json`."""
     return json.loads(resources.files(__package__).joinpath("paper_results.json").read_text(encoding="utf-8"))
+
+
+_PUBLISHED = yaml.safe_load(resources.files(__package__).joinpath("published.yaml").read_text(encoding="utf-8"))
 
 
 def printed_cell(table: str, learner: str, data: str, protocol: str, choice: str = "") -> Printed:
@@ -88,8 +76,8 @@ def printed_cell(table: str, learner: str, data: str, protocol: str, choice: str
         >>> printed_cell("table1", "icarl", "cifar100", "half-5")
         Printed(base=56.97, aligned=63.68, gain=6.71)
     """
-    name = _LEARNERS.get(learner, "")
-    column = f"{_DATA.get(data, '')}_{protocol.replace('half', 'b50').replace('-', '_')}"
+    name, of_data = _PUBLISHED["learners"].get(learner, ""), _PUBLISHED["data"].get(data, "")
+    column = f"{of_data}_{protocol.replace('half', 'b50').replace('-', '_')}"
     if table == "imagenet1k":
         return Printed(gain=numbers()["fig_imagenet1k"]["average_gain"].get(name))
     if table == "implicit":
@@ -119,65 +107,28 @@ def printed_precision(learner: str, protocol: str) -> PrintedPrecision:
 
     Example:
         >>> printed_precision("iod", "15+5")
-        PrintedPrecision(old=71.73, new=55.9, all=67.8)
+        PrintedPrecision(old=71.73, new=55.9, all=67.8, gain=None)
     """
     rows = numbers()["table2_incremental_detection"]["settings"].get(protocol, {})
     if learner == "first":
         # The mean of the printed precisions: the table's own means of these rows are over other numbers of classes.
         found = rows.get(f"First {protocol.partition('+')[0]}")
         return NO_PRECISION if found is None else PrintedPrecision(old=found["mean_old"])
-    found = rows.get(_DETECTORS.get(learner, ""))
-    return (
-        NO_PRECISION if found is None else PrintedPrecision(found["mean_old"], found["mean_new"], found["mAP_printed"])
-    )
-
-
-def printed_precision_gain(protocol: str) -> float | None:
-    """Return the printed gain of ELI over iOD in mean average precision of all classes."""
-    gain: float | None = numbers()["table2_printed_gains"].get(protocol)
-    return gain
+    found = rows.get(_PUBLISHED["detectors"].get(learner))
+    if found is None:
+        return NO_PRECISION
+    gain = numbers()["table2_printed_gains"].get(protocol) if learner == "iod+eli" else None
+    return PrintedPrecision(found["mean_old"], found["mean_new"], found["mAP_printed"], gain)
 
 
 def _pair(base: float | None, aligned: float | None) -> Printed:
     return NOTHING if base is None or aligned is None else Printed(base, aligned, round(aligned - base, 2))
 
 
-# What the authors' commands set for a split of Table 2; the rest is in `preset=paper`.
-_SPLITS: Mapping[str, Mapping[str, str]] = {
-    "10+10": {"aligner.step_size": "0.01"},
-    "15+5": {"model.nms": "0.3"},
-    "19+1": {"aligner.hidden": "[]", "aligner.step_size": "0.0001", "model.nms": "0.3"},
-}
-_LABELS: Mapping[str, str] = {
-    "data.name": "data",
-    "model.name": "backbone",
-    "model.weights": "pretrained weights",
-    "epochs": "epochs, first task / others",
-    "memory": "exemplars",
-    "data.scenes": "scenes made for training and test",
-    "data.limit": "training images of each class",
-    "data.validation": "validation images of each class instead of the test images",
-    "data.image_size": "side of images",
-    "data.order": "seed of the class order",
-    "memory.per_class": "images kept of each class",
-    "evaluation.method": "rule of average precision",
-}
-_NONE: Mapping[str, str] = {
-    "data.limit": "all",
-    "data.image_size": "the usual one",
-    "data.order": "none (natural order)",
-}
-_SKIPPED = ("seed", "data.path", "train.fast", "train.threads", "train.devices", "memory.selection", "evaluation.coco")
-_STEPS = ("train.milestones", "train.gamma")
-
-
 def published_words(benchmark: str, data: str, protocol: str, given: Sequence[str] = ()) -> tuple[str, ...]:
     """Return what the authors set for a protocol beside `preset=paper`, except for the keys in `given`."""
-    own: dict[str, str] = {}
-    if benchmark == DETECTION and protocol in _SPLITS:
-        # Their previous head gets the features of the current backbone.
-        own = {"aligner.shared_backbone": "true", **_SPLITS[protocol]}
-    elif benchmark == CLASSIFICATION and protocol.startswith("equal-"):
+    own: dict[str, str] = _PUBLISHED["splits"].get(protocol, {}) if benchmark == DETECTION else {}
+    if benchmark == CLASSIFICATION and protocol.startswith("equal-"):
         # Their flag for equal tasks keeps the natural order of classes and makes the net for CIFAR one of 14 layers.
         own = {"data.order": "null"} | ({"model": "resnet14"} if data == "cifar100" else {})
     keys = {text.partition("=")[0] for text in given}
@@ -198,24 +149,19 @@ def published_config(benchmark: str, learner: str, data: str, protocol: str) -> 
 
 
 def differences(pairs: Iterable[tuple[Any, Any]], *, varied: Collection[str] = ()) -> list[str]:
-    """Say each setting that differs, those of `_LABELS` first, as sentences without an end.
-
-    Args:
-        pairs: A run's configuration, and the published one that it is compared with.
-        varied: Settings to leave out, because they are what an experiment compares.
-    """
+    """Say each setting in which runs differ from published ones, as sentences without an end; `varied` are left out."""
     found: dict[str, dict[str, dict[str, None]]] = {}
     for pair in pairs:
         ours, theirs = map(_values, pair)
         both_step = ours.get("train.schedule") == theirs.get("train.schedule") == "steps"
         for key in dict.fromkeys((*ours, *theirs)):
             one, other = ours.get(key, "none"), theirs.get(key, "none")
-            if one != other and key not in varied and (both_step or key not in _STEPS):
+            if one != other and key not in varied and (both_step or key not in _PUBLISHED["steps"]):
                 found.setdefault(key, {}).setdefault(one, {})[other] = None
-    said = {}
-    for key in (*(key for key in _LABELS if key in found), *found):
+    said, labels = {}, _PUBLISHED["labels"]
+    for key in (*(key for key in labels if key in found), *found):
         texts = (f"{one} instead of {' or '.join(others)}" for one, others in found[key].items())
-        said[key] = f"{_LABELS.get(key, key)}: {', '.join(texts)}"
+        said[key] = f"{labels.get(key, key)}: {', '.join(texts)}"
     return list(said.values())
 
 
@@ -233,7 +179,7 @@ def seeds_difference(seeds: int) -> list[str]:
 
 def _values(config: Any) -> dict[str, str]:
     """Return the settings that are compared, as texts."""
-    settings = {key: value for key, value in flatten(config, whole=True).items() if key not in _SKIPPED}
+    settings = {key: value for key, value in flatten(config, whole=True).items() if key not in _PUBLISHED["skipped"]}
     settings = {key: value for key, value in settings.items() if not key.startswith(("protocol.", "learner.name"))}
     epochs = f"{settings.pop('train.first_epochs')}/{settings.pop('train.epochs')}"
     if "memory.budget" in settings:
@@ -246,7 +192,7 @@ def _values(config: Any) -> dict[str, str]:
 def _text(key: str, value: Any) -> str:
     if value is None:
         own = "the detector's own" if key.startswith("model.") and key != "model.weights" else "none"
-        return _NONE.get(key, own)
+        return str(_PUBLISHED["none"].get(key, own))
     if isinstance(value, list):
         return " and ".join(map(str, value)) or "none"
     return ("no", "yes")[value] if isinstance(value, bool) else str(value)
@@ -279,8 +225,7 @@ def in_file(values: Mapping[str, Value]) -> Cells:
 def mean_cells(name: str, values: Sequence[float]) -> Cells:
     """Make the cells of mean and deviation for CSV files; both are empty where there is no value."""
     found = mean_std(values) if values else None
-    mean, std = (found.mean, found.std) if found else (None, None)
-    return in_file({name: mean, f"{name}_std": std})
+    return in_file({name: found.mean if found else None, f"{name}_std": found.std if found else None})
 
 
 def gain_cell(gain: Difference | float | None) -> Cell:
@@ -300,8 +245,7 @@ def make_table(title: str, rows: Sequence[Cells], *, notes: Sequence[str] = (), 
 def labels_of(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[str, list[Column]]:
     """Make the columns of labels; what all rows have in common goes into the title."""
     same = [len(rows) > 1 and len({row[place] for row in rows}) == 1 for place in range(len(headings))]
-    if all(same):
-        same[-1] = False
+    same[-1] &= not all(same)
     said = [rows[0][place] for place, shared in enumerate(same) if shared]
     columns = [label(heading, shown=not shared) for heading, shared in zip(headings, same, strict=True)]
     return ", ".join([title, *said]), columns
@@ -358,13 +302,7 @@ def comparison_tables(
 ) -> list[Table]:
     """Make the table of some experiments, and one with the gains of the baselines for the terminal.
 
-    Args:
-        title: Above the table.
-        headings: Of the labels.
-        lines: The rows.
-        aligned: Name of the aligned method, with its mark if it uses test labels.
-        notes: Above the table.
-        command: What makes the table again.
+    `headings` are of the labels; `aligned` is the aligned method, with its mark if it uses test labels.
     """
     names = list(dict.fromkeys(name for line in lines for name in line.baselines))
     whole, columns = labels_of(title, headings, [line.labels for line in lines])
@@ -383,8 +321,9 @@ def comparison_tables(
         more: dict[str, Value] = {f"gain of {name}": cell for name, cell in cells.items()}
         shown = [(page(name), cell) for name, cell in more.items()]
         rows.append([*start, *_against(line, aligned, one_seed=one_seed), *shown, *_record(line), *in_file(more)])
-        all_gains = {aligned: gain_cell(line.gain), **cells}
-        gains.append([*start, *((Column(name), cell) for name, cell in all_gains.items())])
+        gains.append(
+            [*start, (Column(aligned), gain_cell(line.gain)), *((Column(name), cells[name]) for name in names)]
+        )
     main = make_table(whole, rows, notes=notes, command=command)
     return [main, make_table("Gains", gains)] if names else [main]
 
@@ -454,30 +393,24 @@ def paper_table(groups: Sequence[RunGroup]) -> Table | None:
     return table
 
 
-_METRICS = {
-    "average": "average",
-    "average_incremental": "without the first task",
-    "last": "last",
-    "old": "old",
-    "new": "new",
-}
+_METRICS = {name: name for name in ("average", "average_incremental", "last", "old", "new")}
+_METRICS["average_incremental"] = "without the first task"
 
 Values = Mapping[str, tuple[float | None, ...]]
 """Values of one method over seeds, by metric; in percent."""
 
 
 def method_values(seeds: Sequence[Sequence[Row]]) -> dict[str, Values]:
-    """Return the values of the label-free methods and two oracles, by name; methods that some seed lacks are left out.
+    """Return the values of the label-free methods and two oracles, from the rows of each seed.
 
-    Args:
-        seeds: The rows of each seed.
+    Methods that some seed lacks are left out.
     """
     runs = [{(each.method, each.classifier): each for each in summarise(rows)} for rows in seeds]
     wanted = [(marked(name), (name, classifier)) for name in METHODS for classifier in ("fc", *HEADLESS)]
     wanted += [(f"{name}, nearest mean", (name, "nearest-mean")) for name in ("base", "eli/all")]
     found: dict[str, Values] = {}
     for shown, key in wanted:
-        if all(key in run for run in runs) and (not METHODS[key[0]].uses_labels or key[0] in (ORACLE, "oracle-mask")):
+        if all(key in run for run in runs) and (not METHODS[key[0]].uses_labels or key[0] in (ORACLE, MASK)):
             numbers = {metric: [getattr(run[key], metric) for run in runs] for metric in _METRICS}
             found[shown] = {
                 metric: tuple(None if value is None else 100 * value for value in values)
@@ -496,21 +429,15 @@ def label_free_tables(
 ) -> list[Table]:
     """Make the table of all label-free methods and their oracles, and one with its gains for the terminal.
 
-    Args:
-        blocks: Learner, data and protocol, with the values of the methods by name.
-        title: Above the table.
-        notes: Above the table.
-        seeds: How many.
-        command: What makes the table again.
+    A block is learner, data and protocol, with the values of the methods by name.
     """
     averages = f"accuracy in %; {ONE_SEED if seeds == 1 else f'mean ± sample standard deviation over {seeds} seeds'}"
     averages += (
         "; gains and differences in points, of the mean over tasks without the first, paired by seed; recovered: that "
         "gain as a share of the one of oracle-mask, in %"
     )
-    headings = ("learner", "data", "protocol", "method")
     named = [((*labels, name), values, of) for labels, of in blocks for name, values in of.items()]
-    whole, columns = labels_of(title, headings, [labels for labels, _, _ in named])
+    whole, columns = labels_of(title, ("learner", "data", "protocol", "method"), [labels for labels, _, _ in named])
     default = default_of({labels[-1] for labels, _, _ in named})
     rows: list[Cells] = []
     gains: list[Cells] = []
@@ -527,7 +454,7 @@ def label_free_tables(
 
 
 def _gains(values: Values, of: Mapping[str, Values], default: str) -> dict[str, Cell]:
-    base, mask = of["base"], of[marked("oracle-mask")]
+    base, mask = of["base"], of[marked(MASK)]
     three = (side["average_incremental"] for side in (values, base, mask))
     shares = [recovered_fraction(*numbers) for numbers in zip(*three, strict=True)]
     gain, interval = _difference(values, base)
@@ -549,10 +476,9 @@ def _mean(values: Sequence[float | None]) -> Cell:
 
 def _difference(ones: Values | None, others: Values) -> tuple[Cell, Cell]:
     """Return a paired difference and its interval; dashes between equals."""
-    if ones is not None and ones is not others:
-        both = zip(ones["average_incremental"], others["average_incremental"], strict=True)
-        pairs = [(one, other) for one, other in both if one is not None and other is not None]
-        if pairs:
-            found = paired_difference(*zip(*pairs, strict=True))
-            return gain_cell(found), Cell.of(None if found.interval is None else interval_text(found))
-    return Cell.of(None), Cell.of(None)
+    sides = (side["average_incremental"] for side in (ones or others, others))
+    pairs = [(one, other) for one, other in zip(*sides, strict=True) if one is not None and other is not None]
+    if ones is None or ones is others or not pairs:
+        return Cell.of(None), Cell.of(None)
+    found = paired_difference(*zip(*pairs, strict=True))
+    return gain_cell(found), Cell.of(None if found.interval is None else interval_text(found))
