@@ -17,16 +17,7 @@ from torch import Tensor
 
 from elign.lab.evaluation.methods import METHODS, marked
 from elign.lab.evaluation.metrics import SMALLEST_SHOWN, difference_text, mean_text, seeds_text
-from elign.lab.report.figures import (
-    Figure,
-    averages_figure,
-    comparison_figure,
-    curves_figure,
-    drift_figure,
-    matrix_figure,
-    palette_css,
-    trade_off_figure,
-)
+from elign.lab.report.figures import Figure, comparison_figure, group_figures, palette_css
 from elign.lab.report.latent_space import embed, energy_figure, heat_figure, latent_figure, run_walk
 from elign.lab.report.run_groups import (
     MASK,
@@ -153,24 +144,24 @@ def group_sections(group: RunGroup, page: Page, tell: Tell, *, prefix: str = "")
     def draw(name: str, figure: Figure) -> Markup:
         return page.figure(f"{prefix}{name}", figure)
 
-    yield Section("averages", f"Average {names.measure}", draw("averages", averages_figure(group)))
-    yield Section("curves", f"{names.measure.capitalize()} after each task", draw("curves", curves_figure(group)))
+    drawn = {name: draw(name, figure) for name, figure in group_figures(group)}
+    matrices = [html for name, html in drawn.items() if name.startswith("matrix")]
+    yield Section("averages", f"Average {names.measure}", drawn["averages"])
+    yield Section("curves", f"{names.measure.capitalize()} after each task", drawn["curves"])
     yield Section("methods", "All methods", _methods(group))
-    if group.tasks > 1:
-        yield Section("trade-off", "Old against new classes", draw("trade-off", trade_off_figure(group)))
-    shown = [name for name in ("base", ORACLE) if name in group.summaries()]
-    matrices = [draw(f"matrix-{number}", matrix_figure(group, name)) for number, name in enumerate(shown)]
+    if "trade-off" in drawn:
+        yield Section("trade-off", "Old against new classes", drawn["trade-off"])
     yield Section("matrices", "Each task over time", render("columns", matrices))
-    if group.drift():
-        yield Section("drift", "Drift of old latents", draw("drift", drift_figure(group)))
+    if "drift" in drawn:
+        yield Section("drift", "Drift of old latents", drawn["drift"])
     # Detectors store no latents.
     if group.tasks > 1 and names.item == "image":
         tell(f"{group.name}: mapping latents")
         yield Section("latents", "Latent space before and after alignment", _latents(group, draw))
     if tables := list(detection_tables(group)):
         pictures = pictures_html(group)
-        drawn = [] if pictures is None else [render("heading", "On test images"), pictures]
-        yield Section("detections", "Detections", _join(_text(SORT), *(table.to_html() for table in tables), *drawn))
+        shown = [] if pictures is None else [render("heading", "On test images"), pictures]
+        yield Section("detections", "Detections", _join(_text(SORT), *(table.to_html() for table in tables), *shown))
     yield Section("runs", "How this was run", _runs(group))
 
 
