@@ -119,11 +119,8 @@ class RunGroup:
 
     def summaries(self, classifiers: Sequence[str] = HEAD) -> dict[str, list[Summary]]:
         """Return one summary of each run, for the methods that all runs have, in the order of the registry."""
-        found = {
-            name: [s for run in self.runs for s in run.summaries if s.method == name and s.classifier in classifiers]
-            for name in self.methods(classifiers)
-        }
-        return {name: each for name, each in found.items() if len(each) == len(self.runs)}
+        of = [{s.method: s for s in run.summaries if s.classifier in classifiers} for run in self.runs]
+        return {name: [each[name] for each in of] for name in METHODS if all(name in each for each in of)}
 
     def values(self, method: str | None, metric: str = "average", classifiers: Sequence[str] = HEAD) -> list[float]:
         """Return a metric of each run in percent; nothing unless every run has it."""
@@ -177,11 +174,7 @@ def label_note(groups: Iterable[RunGroup]) -> str:
 
 
 def find_runs(paths: Iterable[Path]) -> list[RunDir]:
-    """Find the runs in these folders: a folder that is a run, else all runs below it without their evaluations.
-
-    Raises:
-        RunError: One of them contains no run.
-    """
+    """Find the runs in these folders: a folder that is a run, else all runs below it without their evaluations."""
     found: dict[Path, RunDir] = {}
     for path in paths:
         files = [path / "run.json"] if (path / "run.json").is_file() else sorted(path.glob("**/run.json"))
@@ -193,11 +186,7 @@ def find_runs(paths: Iterable[Path]) -> list[RunDir]:
 
 
 def read_run(folder: RunDir) -> Run:
-    """Read the results of a run.
-
-    Raises:
-        ElignError: The folder is not a run, or one of its files is damaged.
-    """
+    """Read the results of a run; raise `ElignError` if the folder is not a run, or a file of it is damaged."""
     results = folder.gather()
     return Run(folder, folder.metadata(), results.rows, results.tasks)
 
@@ -206,7 +195,7 @@ def read_runs(folders: Sequence[RunDir]) -> tuple[list[RunGroup], list[str]]:
     """Read runs and group those that differ in their seed only; also return a sentence about each that is not shown.
 
     Raises:
-        ElignError: None of them can be shown.
+        RunError: None of them can be shown.
     """
     groups: dict[str, list[Run]] = {}
     problems: list[str] = []
@@ -221,13 +210,12 @@ def read_runs(folders: Sequence[RunDir]) -> tuple[list[RunGroup], list[str]]:
         if run.tasks:
             groups.setdefault(key, []).append(run)
         else:
-            problems.append(
-                f"{folder.path} has no results yet; '{resume_command(folder, run.metadata)}' goes on with it"
-            )
+            command = resume_command(folder, run.metadata)
+            problems.append(f"{folder.path} has no results yet; '{command}' goes on with it")
     if not groups:
         raise RunError("; ".join(problems) or "there are no runs; 'elign run' makes one")
     names = _names([runs[0] for runs in groups.values()])
-    return [_group(name, runs) for name, runs in zip(names, groups.values(), strict=True)], problems
+    return list(map(_group, names, groups.values())), problems
 
 
 def _experiment(run: Run) -> str:
@@ -251,8 +239,10 @@ def _group(name: str, runs: Sequence[Run]) -> RunGroup:
 
 def _names(firsts: Sequence[Run]) -> list[str]:
     """Name groups by learner, data and protocol; where two agree in that, also by the settings they differ in."""
-    names = [_short_name(run.metadata) for run in firsts]
-    settings = [flat_config(run.metadata["config"]) for run in firsts]
+    configs = [run.metadata["config"] for run in firsts]
+    texts = [f"{each['learner']['name']} on {each['data']['name']}, {protocol_text(each)}" for each in configs]
+    names = [", ".join([text, *run.metadata.get("evaluation", [])]) for text, run in zip(texts, firsts, strict=True)]
+    settings = list(map(flat_config, configs))
     result = []
     for name, mine in zip(names, settings, strict=True):
         alike = [other for twin, other in zip(names, settings, strict=True) if twin == name]
@@ -261,21 +251,13 @@ def _names(firsts: Sequence[Run]) -> list[str]:
     return result
 
 
-def _short_name(metadata: Mapping[str, Any]) -> str:
-    config = metadata["config"]
-    what = f"{config['learner']['name']} on {config['data']['name']}"
-    return ", ".join([what, protocol_text(config), *metadata.get("evaluation", [])])
-
-
 def flat_config(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return a configuration with the dotted keys of the command line."""
     flat: dict[str, Any] = {}
     for key, value in config.items():
-        if isinstance(value, dict):
-            # A learner's own options are typed beside the others.
-            flat |= flat_config(value, prefix if key == "options" else f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
+        # A learner's own options are typed beside the others.
+        own = prefix if key == "options" else f"{prefix}{key}."
+        flat |= flat_config(value, own) if isinstance(value, dict) else {f"{prefix}{key}": value}
     return flat
 
 
@@ -288,10 +270,7 @@ NEAREST_MEAN = ("nearest-mean",)
 _PAGES_ONLY: tuple[Format, ...] = ("rich",)
 
 COLUMNS: Mapping[str, Column] = {
-    "average": Column("average"),
-    "last": Column("last"),
-    "old": Column("old"),
-    "new": Column("new"),
+    **{name: Column(name) for name in ("average", "last", "old", "new")},
     "among_old": Column("among old"),
     "forgetting": Column("forgetting"),
     "gate_accuracy": Column("gate"),
@@ -374,8 +353,13 @@ def comparison_table(groups: Sequence[RunGroup]) -> Table:
             "base",
             *([f"{default} (default)", "gain"] if defaults else []),
             *(marked(ORACLE), "gain", marked(MASK)),
-            *("best label-free ELI", "gain", Column("which", "left")),
-            *("best label-free baseline", Column("which", "left")),
+            *(
+                "best label-free ELI",
+                "gain",
+                Column("which", "left"),
+                "best label-free baseline",
+                Column("which", "left"),
+            ),
         ],
         caption=f"average {measure_of(groups)} over tasks in %, the first included; gain: {GAIN}",
         footnotes=[label_note(groups)],
@@ -390,8 +374,7 @@ def comparison_table(groups: Sequence[RunGroup]) -> Table:
             value_cell(group.values("base")),
             *([value_cell(group.values(default)), _gain(group, default)] if defaults else []),
             *(value_cell(group.values(ORACLE)), _gain(group, ORACLE), value_cell(group.values(MASK))),
-            *(value_cell(group.values(free)), _gain(group, free), free),
-            *(value_cell(group.values(baseline)), baseline),
+            *(value_cell(group.values(free)), _gain(group, free), free, value_cell(group.values(baseline)), baseline),
         )
     return table
 
@@ -406,10 +389,7 @@ def durations_table(group: RunGroup) -> Table:
     for run in group.runs:
         seconds = [float(sum(task["seconds"].get(part, 0.0) for task in run.tasks)) for part in parts]
         done = Cell(f"{len(run.tasks)} of {len(run.metadata['sizes'])}", len(run.tasks))
-        table.add(
-            *(str(run.folder.path), run.seed, run.metadata.get("started"), done),
-            *(*seconds, sum(seconds)),
-        )
+        table.add(str(run.folder.path), run.seed, run.metadata.get("started"), done, *seconds, sum(seconds))
     return table
 
 
@@ -493,7 +473,7 @@ def further_tables(groups: Sequence[RunGroup]) -> dict[str, Table]:
     return {name: table for name, make in TABLES.items() if (table := make(groups)) is not None}
 
 
-def _export_tables(groups: Sequence[RunGroup]) -> list[Table]:
+def _all_tables(groups: Sequence[RunGroup]) -> list[Table]:
     compared = [comparison_table(groups)] if len(groups) > 1 else []
     methods = [methods_table(group, title=group.name) for group in groups]
     return [*compared, *further_tables(groups).values(), *methods]
@@ -502,12 +482,12 @@ def _export_tables(groups: Sequence[RunGroup]) -> list[Table]:
 def to_markdown(groups: Sequence[RunGroup]) -> str:
     """Return all tables, and the meaning of their columns at the end."""
     notes = "\n".join(f"- {note}" for note in metric_notes(groups))
-    return "\n".join([*(table.to_markdown() for table in _export_tables(groups)), f"{notes}\n"])
+    return "\n".join([*(table.to_markdown() for table in _all_tables(groups)), f"{notes}\n"])
 
 
 def to_latex(groups: Sequence[RunGroup]) -> str:
     """Return all tables for the LaTeX package booktabs."""
-    return "\n".join(["% needs \\usepackage{booktabs}", *(table.to_latex() for table in _export_tables(groups))])
+    return "\n".join(["% needs \\usepackage{booktabs}", *(table.to_latex() for table in _all_tables(groups))])
 
 
 def to_csv(groups: Sequence[RunGroup]) -> str:
@@ -532,9 +512,5 @@ def to_csv(groups: Sequence[RunGroup]) -> str:
     return table.to_csv()
 
 
-FORMATS: Mapping[str, Callable[[Sequence[RunGroup]], str]] = {
-    "markdown": to_markdown,
-    "latex": to_latex,
-    "csv": to_csv,
-}
+FORMATS = {"markdown": to_markdown, "latex": to_latex, "csv": to_csv}
 """The formats of `elign report --format`, besides HTML."""
