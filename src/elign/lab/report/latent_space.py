@@ -65,8 +65,6 @@ class LatentWalk:
         new_current: (m, D) latents of new images under the current model.
         correct: (L + 1, n) whether the old image is classified correctly at that step.
         energy: Energies of old and new images under both models, by name.
-        class_names: Of all classes.
-        old_classes: How many of them are old.
     """
 
     old_labels: IntArray
@@ -89,7 +87,7 @@ def run_walk(run: Run) -> LatentWalk:
     """Read the latents, heads and energy model of a run's last task, at least the second, and align the latents.
 
     Raises:
-        ElignError: A file is damaged.
+        DamagedRunError: A file is damaged.
         FileNotFoundError: A file was removed.
     """
     number, source, metadata = len(run.tasks) - 1, run.source, run.metadata
@@ -179,12 +177,12 @@ def balanced_subset(labels: IntArray, limit: int) -> IntArray:
 
 def _shown_classes(old_classes: int) -> IntArray:
     """Return the old classes of the map: if there are more than colours, some, evenly spaced in order of arrival."""
-    return np.unique(np.linspace(0, old_classes - 1, min(old_classes, CLASS_COLOURS)).round().astype(np.int64))
+    return shown_steps(old_classes - 1, min(old_classes, CLASS_COLOURS))
 
 
-def shown_steps(last: int) -> IntArray:
-    """Return about `STEPS` evenly spaced steps of 0..last, both ends included."""
-    return np.unique(np.linspace(0, last, STEPS).round().astype(np.int64))
+def shown_steps(last: int, count: int = STEPS) -> IntArray:
+    """Return about `count` evenly spaced numbers of 0..last, both ends included."""
+    return np.unique(np.linspace(0, last, count).round().astype(np.int64))
 
 
 @dataclass(frozen=True)
@@ -330,14 +328,13 @@ def _legend_entry(symbol: str, **marker: object) -> Spec:
 SHOWN_DIMENSIONS = 64
 HISTOGRAM_BINS = 50
 
-OLD_CURVES = (
-    ("old, current model", "before alignment", "before", "dot"),
-    ("old, aligned", "aligned", "aligned", "solid"),
-    ("old, previous model", "previous model", "previous", "dash"),
-)
-NEW_CURVES = (
-    ("new, current model", "current model", "before", "dot"),
-    ("new, previous model", "previous model", "previous", "dash"),
+# Of each histogram: energies, name, colour and dash; the second number is that of the axes.
+CURVES = (
+    ("old, current model", "", "before alignment", "before", "dot"),
+    ("old, aligned", "", "aligned", "aligned", "solid"),
+    ("old, previous model", "", "previous model", "previous", "dash"),
+    ("new, current model", "2", "current model", "before", "dot"),
+    ("new, previous model", "2", "previous model", "previous", "dash"),
 )
 
 
@@ -392,23 +389,22 @@ def energy_figure(walk: LatentWalk) -> Figure:
     edges = np.linspace(low, high if high > low else low + 1.0, HISTOGRAM_BINS + 1)
     data: list[Spec] = []
     said: list[str] = []
-    for number, curves in (("", OLD_CURVES), ("2", NEW_CURVES)):
-        for name, label, colour, dash in curves:
-            if name not in energies:
-                continue
-            counts, _ = np.histogram(np.clip(energies[name], edges[0], edges[-1]), bins=edges)
-            said.append(f"{name} {np.median(energies[name]):.2f}")
-            trace = scatter(
-                floats((edges[:-1] + edges[1:]) / 2, 4),
-                floats(100 * counts / len(energies[name])),
-                "lines",
-                name=label,
-                line={"shape": "hvh", "color": f"@{colour}", "dash": dash, "width": 2},
-                fill="tozeroy",
-                fillcolor=f"@{colour}/0.14",
-                hovertemplate=f"{plotly_text(name)}: %{{y:.1f}} % near %{{x:.2f}}<extra></extra>",
-            )
-            data.append(trace | {"yaxis": f"y{number}", "legend": f"legend{number}"})
+    for name, number, label, colour, dash in CURVES:
+        if name not in energies:
+            continue
+        counts, _ = np.histogram(np.clip(energies[name], edges[0], edges[-1]), bins=edges)
+        said.append(f"{name} {np.median(energies[name]):.2f}")
+        trace = scatter(
+            floats((edges[:-1] + edges[1:]) / 2, 4),
+            floats(100 * counts / len(energies[name])),
+            "lines",
+            name=label,
+            line={"shape": "hvh", "color": f"@{colour}", "dash": dash, "width": 2},
+            fill="tozeroy",
+            fillcolor=f"@{colour}/0.14",
+            hovertemplate=f"{plotly_text(name)}: %{{y:.1f}} % near %{{x:.2f}}<extra></extra>",
+        )
+        data.append(trace | {"yaxis": f"y{number}", "legend": f"legend{number}"})
     return Figure(
         data,
         layout(

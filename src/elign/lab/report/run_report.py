@@ -112,10 +112,9 @@ class Page:
         return render("figure", name, figure)
 
     def render(self, title: str, sections: Sequence[Section]) -> str:
-        """Return the page.
+        """Return the page, which forbids itself any connection (its content security policy).
 
-        The page forbids itself any connection (its content security policy): it looks the same without a network and
-        years later, and tells nobody that it was opened.
+        It looks the same without a network and years later, and tells nobody that it was opened.
         """
         frames = {name: asdict(figure.frames) for name, figure in self.figures.items() if figure.frames}
         data = {"figures": {name: figure.spec for name, figure in self.figures.items()}, "frames": frames}
@@ -211,22 +210,17 @@ def _runs(group: RunGroup) -> Markup:
 
 def _setting(value: object) -> str:
     """Return a setting as a reader writes it: yes and no, lists without brackets."""
-    if value is None:
-        return "–"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
+    if value is None or isinstance(value, bool):
+        return {None: "–", True: "yes", False: "no"}[value]
     if isinstance(value, list | tuple):
         return ", ".join(map(_setting, value))
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def run_html(groups: Sequence[RunGroup], *, problems: Sequence[str] = (), tell: Tell = lambda text: None) -> str:
-    """Return the report.
+    """Return the report of at least one group, with a sentence about each run that cannot be shown.
 
-    Args:
-        groups: At least one.
-        problems: A sentence about each run that cannot be shown.
-        tell: Is called with a text before something that takes long.
+    `tell` is called with a text before something that takes long.
     """
     page, several = Page(), len(groups) > 1
     summaries = [(group.name, run_summary(group)) for group in groups]
@@ -246,12 +240,9 @@ def run_html(groups: Sequence[RunGroup], *, problems: Sequence[str] = (), tell: 
     return page.render(f"ELI: {f'{len(groups)} experiments' if several else groups[0].name}", sections)
 
 
-def write_run_report(
-    groups: Sequence[RunGroup], path: Path, *, problems: Sequence[str] = (), tell: Tell = lambda text: None
-) -> Path:
-    """Write the report as one HTML file, see `run_html`; missing folders are made."""
-    write_text_atomic(path, run_html(groups, problems=problems, tell=tell))
-    return path
+def write_run_report(groups: Sequence[RunGroup], path: Path, **options: Any) -> Path:
+    """Write the report as one HTML file, with the options of `run_html`; missing folders are made."""
+    return write_text_atomic(path, run_html(groups, **options))
 
 
 LEAST_SCORE = 0.3
@@ -259,11 +250,7 @@ LEAST_SCORE = 0.3
 
 
 def pictures_html(group: RunGroup) -> Markup | None:
-    """Draw the test images that the first run has stored for its last task; None if there are none.
-
-    Raises:
-        DamagedRunError: The file cannot be read.
-    """
+    """Draw the test images that the first run has stored for its last task; None if there are none."""
     run = group.runs[0]
     try:
         tensors, metadata = read_tensors(run.folder.task(group.tasks - 1) / "pictures.safetensors")
