@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from elign.lab.cli.main import say
 
@@ -69,50 +69,14 @@ def run(args: argparse.Namespace, console: Console) -> None:
 
 
 def print_runs(folders: Sequence[RunDir], console: Console, *, classifiers: Sequence[str] = ()) -> RunGroup:
-    """Print the table of runs of one experiment, with the model's own head unless other classifiers are given.
-
-    Raises:
-        RunError: They are not of one experiment, or have no results yet.
-    """
+    """Print the table of runs of one experiment, with the model's own head unless other classifiers are given."""
     from elign.lab.evaluation.metrics import HEAD
-    from elign.lab.report.run_groups import RunGroup, methods_table, read_run
-    from elign.lab.runs.experiment import version_note
-    from elign.lab.runs.run_dir import RunError, resume_command, run_text
+    from elign.lab.report.run_groups import methods_table, read_seeds
 
-    _check_alike([folder.metadata() for folder in folders])
-    runs = [read_run(folder) for folder in folders]
-    for run in runs:
-        if not run.rows:
-            command = resume_command(run.folder, run.metadata)
-            raise RunError(f"{run.folder.path} has no results yet; '{command}' resumes it")
-    done = {len(run.tasks) for run in runs}
-    if len(done) > 1:
-        raise RunError(f"these runs have finished different numbers of tasks: {sorted(done)}")
-    title = f"{run_text(runs[0].metadata)}, {done.pop()} of {len(runs[0].metadata['sizes'])} tasks"
-    notes = filter(None, (version_note(run.folder, run.metadata, run.tasks) for run in runs))
-    group = RunGroup(title, tuple(runs), tuple(f"Note: {sentence}." for sentence in notes))
-    console.print(methods_table(group, classifiers or HEAD, title=title).to_rich())
+    group = read_seeds(folders)
+    console.print(methods_table(group, classifiers or HEAD, title=group.name).to_rich())
     for folder in folders:
         say(console, f"Results: {', '.join(map(str, folder.result_files() or [folder.path]))}")
     for note in group.remarks:
         say(console, note)
     return group
-
-
-def _check_alike(runs: Sequence[dict[str, Any]]) -> None:
-    """Refuse to average runs that differ in more than their seeds."""
-    from elign.lab.config import flatten
-    from elign.lab.runs.experiment import benchmark_of
-    from elign.lab.runs.run_dir import RunError
-
-    benchmarks = [benchmark_of(metadata) for metadata in runs]
-    if len(set(benchmarks)) > 1:
-        raise RunError("these are runs of different experiments: some classify images, others detect objects")
-    configs = [benchmarks[0].from_dict(metadata["config"]) for metadata in runs]
-    flat = [flatten(config.replace(seed=0)) for config in configs]
-    different = {key for other in flat[1:] for key in flat[0] | other if flat[0].get(key) != other.get(key)}
-    if different:
-        raise RunError(f"these are runs of different experiments: they differ in {', '.join(sorted(different))}")
-    seeds = [config.seed for config in configs]
-    if len(set(seeds)) < len(seeds):
-        raise RunError(f"these runs have equal seeds ({', '.join(map(str, seeds))}), so there is no deviation to show")

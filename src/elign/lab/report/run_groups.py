@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from elign.lab.config.schema import flatten
 from elign.lab.evaluation.methods import MARK, METHODS, default_of, marked
 from elign.lab.evaluation.methods.base import BASELINES, ORACLES
 from elign.lab.evaluation.metrics import (
@@ -34,7 +35,7 @@ from elign.lab.evaluation.metrics import (
 from elign.lab.registry import Registry
 from elign.lab.report.table import MISSING, Cell, Column, Format, Table
 from elign.lab.runs.experiment import benchmark_of, version_note
-from elign.lab.runs.run_dir import RunDir, RunError, protocol_text, resume_command
+from elign.lab.runs.run_dir import RunDir, RunError, protocol_text, resume_command, run_text
 from elign.utils.errors import ElignError
 
 ORACLE, MASK, PREVIOUS = "eli/oracle", "oracle-mask", "previous-model"
@@ -216,6 +217,41 @@ def read_runs(folders: Sequence[RunDir]) -> tuple[list[RunGroup], list[str]]:
         raise RunError("; ".join(problems) or "there are no runs; 'elign run' makes one")
     names = _names([runs[0] for runs in groups.values()])
     return list(map(_group, names, groups.values())), problems
+
+
+def read_seeds(folders: Sequence[RunDir]) -> RunGroup:
+    """Read runs that differ in their seed only and have finished equally many tasks.
+
+    Raises:
+        RunError: They differ in more, have equal seeds, or have no results yet.
+    """
+    _check_alike([folder.metadata() for folder in folders])
+    runs = list(map(read_run, folders))
+    for run in runs:
+        if not run.rows:
+            command = resume_command(run.folder, run.metadata)
+            raise RunError(f"{run.folder.path} has no results yet; '{command}' resumes it")
+    done = {len(run.tasks) for run in runs}
+    if len(done) > 1:
+        raise RunError(f"these runs have finished different numbers of tasks: {sorted(done)}")
+    title = f"{run_text(runs[0].metadata)}, {done.pop()} of {len(runs[0].metadata['sizes'])} tasks"
+    notes = filter(None, (version_note(run.folder, run.metadata, run.tasks) for run in runs))
+    return RunGroup(title, tuple(runs), tuple(f"Note: {sentence}." for sentence in notes))
+
+
+def _check_alike(runs: Sequence[dict[str, Any]]) -> None:
+    """Refuse to average runs that differ in more than their seeds."""
+    benchmarks = [benchmark_of(metadata) for metadata in runs]
+    if len(set(benchmarks)) > 1:
+        raise RunError("these are runs of different experiments: some classify images, others detect objects")
+    configs = [benchmarks[0].from_dict(metadata["config"]) for metadata in runs]
+    flat = [flatten(config.replace(seed=0)) for config in configs]
+    different = {key for other in flat[1:] for key in flat[0] | other if flat[0].get(key) != other.get(key)}
+    if different:
+        raise RunError(f"these are runs of different experiments: they differ in {', '.join(sorted(different))}")
+    seeds = [config.seed for config in configs]
+    if len(set(seeds)) < len(seeds):
+        raise RunError(f"these runs have equal seeds ({', '.join(map(str, seeds))}), so there is no deviation to show")
 
 
 def _experiment(run: Run) -> str:
