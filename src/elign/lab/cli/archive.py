@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folders of runs, finished or not")
-    parser.add_argument(
-        "--into", type=Path, required=True, metavar="DIR", help="where each copy gets a folder of its run's name"
-    )
+    parser.add_argument("--into", type=Path, required=True, metavar="DIR", help="gets a folder of the name of each run")
 
 
 def run(args: argparse.Namespace, console: Console) -> None:

@@ -26,9 +26,7 @@ _SHOWN = 10
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     parser.add_argument("name", nargs="?", metavar="NAME", help="the data set to show (default: list them all)")
-    parser.add_argument(
-        "--data-dir", type=Path, help="where data sets are (default: $ELIGN_DATA, else the cache folder)"
-    )
+    parser.add_argument("--data-dir", type=Path, help="where data sets are (default: $ELIGN_DATA or the cache folder)")
     parser.add_argument("--path", type=Path, help="the data set's own folder, if it is a folder of pictures")
 
 

@@ -26,7 +26,7 @@ RUNS = Path("out")
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     parser.add_argument(
-        "runs", type=Path, nargs="*", metavar="RUN", help=f"folders of runs, or of several runs (default: {RUNS})"
+        "runs", type=Path, nargs="*", metavar="RUN", help=f"folders of one or several runs (default: {RUNS})"
     )
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="the file to write (default: report.html with the runs)"

@@ -37,12 +37,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     parser.add_argument("overrides", nargs="*", metavar="NAME|key=value", help="what to reproduce, and at which scale")
     parser.add_argument("--plan", action="store_true", help="show what would run and about how long, and run nothing")
-    parser.add_argument(
-        "--results",
-        type=Path,
-        metavar="FILE",
-        help="also write each table into this markdown page, section reproduce-NAME-PRESET",
-    )
+    section = "also write each table into this markdown page, section reproduce-NAME-PRESET"
+    parser.add_argument("--results", type=Path, metavar="FILE", help=section)
     parser.add_argument("--section", metavar="NAME", help="another section of that page, for a single table")
 
 

@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     parser.add_argument("run", type=Path, metavar="RUN", help="the folder of the run")
-    parser.add_argument(
-        "--tensorboard", action="store_true", help="also write files for TensorBoard (extra 'tensorboard')"
-    )
+    parser.add_argument("--tensorboard", action="store_true", help="also write TensorBoard files (extra 'tensorboard')")
 
 
 def run(args: argparse.Namespace, console: Console) -> None:

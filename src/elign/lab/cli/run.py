@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="what to run; see below")
-    parser.add_argument(
-        "--tensorboard", action="store_true", help="also write files for TensorBoard (extra 'tensorboard')"
-    )
+    parser.add_argument("--tensorboard", action="store_true", help="also write TensorBoard files (extra 'tensorboard')")
     parser.add_argument("--keys", action="store_true", help="show all keys and their values, and run nothing")
 
 

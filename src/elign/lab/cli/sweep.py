@@ -33,18 +33,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--cpus", type=at_least(1), default=1, metavar="N", help="processors and threads of each run (default: 1)"
     )
     parser.add_argument(
-        "--gpus",
-        type=at_least(0, float),
-        default=0.0,
-        metavar="N",
-        help="GPUs of each run, 0.5: two share one (default: 0)",
+        "--gpus", type=at_least(0, float), default=0.0, metavar="N", help="of each run, 0.5: two share one (default: 0)"
     )
     parser.add_argument(
-        "--retries",
-        type=at_least(0),
-        default=3,
-        metavar="N",
-        help="how often to start a run that dies again (default: 3)",
+        "--retries", type=at_least(0), default=3, metavar="N", help="starts of a run after it died (default: 3)"
     )
     parser.add_argument("--address", help="of a Ray cluster, or 'auto' (default: Ray on this machine alone)")
     parser.add_argument("--plan", action="store_true", help="show the runs and what is done already, and run nothing")

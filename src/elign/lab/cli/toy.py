@@ -23,11 +23,9 @@ if TYPE_CHECKING:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     parser.add_argument(
-        "--data", choices=("digits", "mnist", "fashion-mnist"), default="digits", help="data set (default: digits)"
+        "--data", choices=("digits", "mnist", "fashion-mnist"), default="digits", help="(default: digits)"
     )
-    parser.add_argument(
-        "--data-dir", type=Path, help="where data sets are (default: $ELIGN_DATA, else the cache folder)"
-    )
+    parser.add_argument("--data-dir", type=Path, help="where data sets are (default: $ELIGN_DATA or the cache folder)")
     parser.add_argument("--latent-dim", type=at_least(1), default=32, help="latent dimension (default: 32)")
     parser.add_argument(
         "--heads",
