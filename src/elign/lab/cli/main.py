@@ -86,7 +86,8 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, module: Any) -> None:
     """Add a parser for the command of a module, whose docstring is the help."""
-    first, _, rest = module.__doc__.partition("\n\n")
+    # `python -OO` drops docstrings.
+    first, _, rest = (module.__doc__ or f"See the documentation of elign {name}.").partition("\n\n")
     raw = argparse.RawDescriptionHelpFormatter
     module.add_options(commands.add_parser(name, help=first, description=first, epilog=rest, formatter_class=raw))
 
