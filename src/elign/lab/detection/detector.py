@@ -107,8 +107,9 @@ class Look:
     objectness: Tensor  # raw output of the region proposal network, (B, A, h, w)
     region_deltas: Tensor  # its raw box corrections, (B, 4 A, h, w)
     region_losses: dict[str, Tensor]  # its losses, "objectness" and "region_box"
-    rois: list[Tensor]  # the sampled regions of each image; annotated boxes are among the candidates
-    roi_objectness: Tensor  # their probability by the region proposal network, (R,); 1 for annotated boxes
+    proposals: list[Tensor]  # of each image, (P, 4)
+    proposal_scores: list[Tensor]  # their objectness as a probability, (P,)
+    rois: list[Tensor]  # the sampled regions of each image, out of proposals and annotated boxes
     labels: Tensor  # 0 for background, 1 + c for class c, (R,)
     regression_targets: Tensor  # the right box corrections, (R, 4); without meaning for background
     outputs: RoiOutputs  # of the sampled regions
@@ -228,19 +229,20 @@ class Detector(FasterRCNN):  # type: ignore[misc]  # torchvision has no types
                 raise OptionError(f"{wanted}, got {box.tolist()}")
         features = self.features(batch.tensors)
         objectness, deltas = self.region_outputs(features)
-        proposals, probabilities = self._decode(batch, objectness, deltas)
+        proposals, scores = self._decode(batch, objectness, deltas)
         region_losses = self._region_losses(batch, objectness, deltas, resized)
-        rois, roi_objectness, labels, regression_targets = self._sample(proposals, probabilities, resized)
+        rois, _, labels, regression_targets = self.roi_heads.select_training_samples(proposals, resized)
         return Look(
             images=batch,
             features=features,
             objectness=objectness,
             region_deltas=deltas,
             region_losses=region_losses,
+            proposals=proposals,
+            proposal_scores=scores,
             rois=rois,
-            roi_objectness=roi_objectness,
-            labels=labels,
-            regression_targets=regression_targets,
+            labels=torch.cat(labels),
+            regression_targets=torch.cat(regression_targets),
             outputs=self.roi_outputs(features, rois, batch.image_sizes),
         )
 
@@ -350,26 +352,6 @@ class Detector(FasterRCNN):  # type: ignore[misc]  # torchvision has no types
         scores, corrections = concat_box_prediction_layers([objectness], [deltas])
         loss, box_loss = self.rpn.compute_loss(scores, corrections, labels, wanted)
         return {"objectness": loss, "region_box": box_loss}
-
-    def _sample(
-        self, proposals: list[Tensor], probabilities: list[Tensor], targets: Targets
-    ) -> tuple[list[Tensor], Tensor, Tensor, Tensor]:
-        """Do what torchvision's `select_training_samples` does, and keep the regions' objectness."""
-        heads = self.roi_heads
-        boxes = [target["boxes"].to(proposals[0].dtype) for target in targets]
-        candidates = heads.add_gt_proposals(proposals, boxes)
-        matched, labels = heads.assign_targets_to_proposals(candidates, boxes, [target["labels"] for target in targets])
-        chosen = heads.subsample(labels)
-        # An image without objects has only background; any box will do for a correction that is never learned.
-        padded = [box if len(box) else box.new_zeros(1, 4) for box in boxes]
-        goals = [box[places[rows]] for box, places, rows in zip(padded, matched, chosen, strict=True)]
-        rois = [candidate[rows] for candidate, rows in zip(candidates, chosen, strict=True)]
-        certain = [
-            torch.cat([probability, probability.new_ones(len(box))])[rows]
-            for probability, box, rows in zip(probabilities, boxes, chosen, strict=True)
-        ]
-        picked = [label[rows] for label, rows in zip(labels, chosen, strict=True)]
-        return rois, torch.cat(certain), torch.cat(picked), torch.cat(heads.box_coder.encode(goals, rois))
 
     def _require_classes(self) -> None:
         if self.classes == 0:

@@ -27,9 +27,11 @@ def test_the_likeliest_background_region_of_each_image_is_labelled_unknown(make,
     learner = make("ore")
     look = learner.model.look(*batch(3))
     labels, start = look.labels.clone(), 0
-    for rois in look.rois:
-        places = [place for place in range(start, start + len(rois)) if labels[place] == 0]
-        labels[max(places, key=lambda place: look.roi_objectness[place].item())] = 4
+    proposed = learner.model.propose(look.images, look.features)
+    for rois, proposals, scores in zip(look.rois, *proposed, strict=True):
+        strength = {tuple(box): score for box, score in zip(proposals.tolist(), scores.tolist(), strict=True)}
+        background = [place for place in range(len(rois)) if labels[start + place] == 0]
+        labels[start + max(background, key=lambda place: strength[tuple(rois[place].tolist())])] = 4
         start += len(rois)
     assert (labels == 4).sum() == 3
     terms = learner.detection_terms(look)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
+import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
@@ -27,6 +28,13 @@ def label_unknown(labels: Tensor, objectness: Tensor, counts: Sequence[int], *, 
         labels[background[best]] = unknown
         start += count
     return labels
+
+
+def sampled_objectness(look: Look) -> Tensor:
+    """Return the objectness of the sampled regions, (R,): that of the proposal which each one is, 0 for other boxes."""
+    triples = zip(look.rois, look.proposals, look.proposal_scores, strict=True)
+    # Suppression leaves no proposal twice, so each row has at most one place.
+    return torch.cat([(rois[:, None] == boxes).all(dim=2).to(scores) @ scores for rois, boxes, scores in triples])
 
 
 @DETECTION_LEARNERS.register("ore")
@@ -66,5 +74,5 @@ class Ore(FineTuned):
         labels, unknown, top = None, self.model.unknown_label, self.options.unknowns
         if self.teacher is not None and self.stage.name == "learn" and unknown is not None:
             counts = [len(rois) for rois in look.rois]
-            labels = label_unknown(look.labels, look.roi_objectness, counts, unknown=unknown, top=top)
+            labels = label_unknown(look.labels, sampled_objectness(look), counts, unknown=unknown, top=top)
         return {**look.region_losses, **roi_losses(look, labels)}
