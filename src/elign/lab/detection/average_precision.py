@@ -158,10 +158,6 @@ def _check_images(detections: Sequence[Detections], objects: Sequence[Objects], 
             raise EvaluationError(f"a detection on image {place} has a score or box that is NaN or infinite")
 
 
-_OVERLAPS: dict[str, slice | int] = {"AP": slice(None), "AP50": 0, "AP75": 5}
-"""Which of COCO's overlaps 0.5, 0.55, ..., 0.95 each of its numbers is the mean over."""
-
-
 def coco_average_precisions(
     detections: Sequence[Detections], objects: Sequence[Objects], *, classes: int
 ) -> dict[str, ClassPrecisions]:
@@ -173,25 +169,23 @@ def coco_average_precisions(
     _check_images(detections, objects, classes=classes)
     metric = coco_metric()
     metric.update(
-        [{"boxes": found.boxes, "scores": found.scores, "labels": found.labels} for found in detections],
+        [vars(found) for found in detections],
         [
             {"boxes": each.boxes, "labels": each.labels, "iscrowd": each.difficult.long()}
             for each in (image.of(range(classes)) for image in objects)
         ],
     )
     result = metric.compute()
-    places = {int(label): place for place, label in enumerate(result["classes"].reshape(-1))}
-    if "precision" not in result:
-        places = {}
-
-    def mean(label: int, overlaps: slice | int) -> float | None:
-        if label not in places:
-            return None
-        # Overlaps, recalls, classes that occur, sizes of objects (first: any), limits (last: 100); -1: nothing counts.
-        precision = result["precision"][overlaps, ..., places[label], 0, -1]
-        return float(precision.double().mean()) if bool((precision >= 0).all()) else None
-
-    return {name: [mean(label, overlaps) for label in range(classes)] for name, overlaps in _OVERLAPS.items()}
+    precisions: dict[str, ClassPrecisions] = {name: [None] * classes for name in ("AP", "AP50", "AP75")}
+    if "precision" in result:
+        # Overlaps 0.5 to 0.95, recalls, classes that occur, sizes of objects (first: any), limits (last: 100).
+        by_class = result["precision"][..., 0, -1].double().mean(dim=1)
+        for label, values in zip(result["classes"].reshape(-1).tolist(), by_class.unbind(dim=1), strict=True):
+            if values[0] >= 0:  # -1: there is no object that counts
+                means = (values.mean(), values[0], values[5])
+                for precision, value in zip(precisions.values(), means, strict=True):
+                    precision[int(label)] = float(value)
+    return precisions
 
 
 def coco_metric() -> Any:
