@@ -67,12 +67,11 @@ class Objects:
     """Whether it is marked as too hard to count when it is missed: `bool`, (N,)."""
 
     def __post_init__(self) -> None:
-        count = len(self.labels)
-        wanted = {"boxes": ((count, 4), torch.float32), "labels": ((count,), torch.int64)}
-        for name, (shape, dtype) in (wanted | {"difficult": ((count,), torch.bool)}).items():
-            tensor = getattr(self, name)
-            if tuple(tensor.shape) != shape or tensor.dtype != dtype:
-                raise ValueError(f"{name} must be {dtype} {shape}, not {tensor.dtype} {tuple(tensor.shape)}")
+        dtypes = {"boxes": torch.float32, "labels": torch.int64, "difficult": torch.bool}
+        for name, tensor in vars(self).items():
+            shape = (len(self.labels), 4) if name == "boxes" else (len(self.labels),)
+            if tuple(tensor.shape) != shape or tensor.dtype != dtypes[name]:
+                raise ValueError(f"{name} must be {dtypes[name]} {shape}, not {tensor.dtype} {tuple(tensor.shape)}")
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -146,11 +145,11 @@ class DetectionSource(ABC):
             train = train.rows(drawn_rows(shown, config.limit, seed=seed))
         order = class_order(len(data.classes), seed=config.order)
         rank = torch.tensor(order).argsort()  # of a permutation: its inverse
-        splits = (
+        train, test = (
             replace(part, objects=[replace(one, labels=rank[one.labels]) for one in part.objects])
             for part in (train, data.test)
         )
-        return DetectionData(data.name, tuple(data.classes[label] for label in order), *splits)
+        return DetectionData(data.name, tuple(data.classes[label] for label in order), train, test)
 
 
 DETECTION_DATASETS: Registry[type[DetectionSource]] = Registry("elign.lab.detection.data", "detection data set")
@@ -236,7 +235,13 @@ def augmented(image: Tensor, objects: Objects, *, seed: int) -> tuple[Tensor, Ob
 
 
 def fetch(
-    split: DetectionSplit, rows: Tensor, classes: range, *, seed: int | None = None, difficult: bool = True
+    split: DetectionSplit,
+    rows: Tensor,
+    classes: range,
+    *,
+    seed: int | None = None,
+    difficult: bool = True,
+    device: torch.device | None = None,
 ) -> tuple[list[Tensor], Targets]:
     """Return images and targets for the detector, to learn some classes from.
 
@@ -248,6 +253,7 @@ def fetch(
             its row alone, so a resumed run that gives the same seeds sees the same images. None for no augmentation.
         difficult: Whether boxes that are marked as difficult are given. Of the published code for VOC 2007, that on
             Detectron2 (ORE, iOD, ELI) learns from them and Faster ILOD does not; COCO's crowds should not be learned.
+        device: Where images and targets are put; default: the CPU.
 
     Returns:
         The images in the order of `rows`, `float32` in 0..1, (3, H, W), and for each "boxes", `float32` (N, 4), and
@@ -259,6 +265,6 @@ def fetch(
         image, objects = split.image(row), split.objects[row].of(classes, difficult=difficult)
         if seed is not None and split.flips:
             image, objects = augmented(image, objects, seed=derive_seed(seed % 2**64, f"mirroring of image {row}"))
-        images.append(image.float() / 255)
-        targets.append({"boxes": objects.boxes, "labels": objects.labels + 1})
+        images.append((image.float() / 255).to(device))
+        targets.append({"boxes": objects.boxes.to(device), "labels": (objects.labels + 1).to(device)})
     return images, targets
