@@ -119,10 +119,9 @@ def roi_align(
 
     The same as torchvision's compiled operator. On an axis, a bin of size s that starts at b has n samples at
     b + (i + 1/2) s / n. Samples that lie more than one pixel before the first pixel or behind the last one are 0, and
-    all others on the border or beyond have the border's value. (The Python form that torchvision falls back to differs:
-    it gives the border's value to samples at any distance, and adaptive bins have at most as many samples as the map
-    has pixels on that axis.) Gradients go to `input` only. Computed at least in float32, under autocast too;
-    a region that is not finite gives zeros.
+    all others on the border or beyond have the border's value (torchvision's Python form gives it at any distance).
+    Gradients go to `input` only. Computed at least in float32, under autocast too; a region that is not finite gives
+    zeros.
 
     Args:
         input: Maps, (B, C, H, W).

@@ -78,7 +78,7 @@ def region_pairs(
     Args:
         previous: The detector before the task.
         current: The detector after it.
-        batches: Images of the new task, as the detector takes them, and their targets with "boxes" of new classes.
+        batches: Images of the new task, and their targets with "boxes" of new classes.
         regions: `objects` of the new classes, all proposals but those (`others`), or both (`all`).
         shared_backbone: Whether the previous model's head sees the current backbone's features.
         seed: Of the choice where an image has more regions than `per_image`.
@@ -210,8 +210,8 @@ class RegionMethods:
     ) -> dict[str, RegionPrediction]:
         """Apply all methods to the regions that a detector in evaluation mode proposes on some images.
 
-        `old` says which regions lie on objects of old classes, (R,) bool; without it only label-free methods are
-        applied. `previous` are the previous detector's outputs for the same regions; without it no `previous-model`.
+        `old` says which regions lie on objects of old classes, (R,) bool, `previous` are the previous detector's
+        outputs for the same regions. What needs one that is None is left out.
         """
         latents, head, gates = regions.latents, detector.roi_heads.box_predictor, self.gates
         if old is not None:
@@ -281,8 +281,7 @@ def predict_images(
         detector: After the task.
         batches: All test images, as the detector takes them.
         methods: Of the task; None at the first task, where there is nothing but `base`.
-        objects: For the oracles, of each image, of the classes seen so far. None: only label-free methods are applied,
-            and their gates' accuracy has no value.
+        objects: For the oracles, of each image, of the classes seen so far. None: only label-free methods are applied.
         previous: The detector before the task, for `previous-model`. None: without it.
     """
     detector.eval()

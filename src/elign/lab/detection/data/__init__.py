@@ -53,11 +53,7 @@ class DataConfig(SourceConfig):
 
 @dataclass(frozen=True, eq=False)
 class Objects:
-    """The objects on one image.
-
-    Coordinates are continuous and start at the image's upper left corner: the pixel in column j covers j..j+1, and an
-    image of width W ends at W.
-    """
+    """The objects on one image; coordinates are continuous, and the pixel in column j covers j..j+1."""
 
     boxes: Tensor
     """x1, y1, x2, y2 of each object in pixels: `float32`, (N, 4)."""
@@ -88,10 +84,9 @@ class Objects:
 
 @dataclass(frozen=True, eq=False)
 class DetectionSplit:
-    """Images with the objects on them. The objects are in memory, images are read or made when asked for."""
+    """Images, read or made when asked for, with the objects on them."""
 
     objects: Sequence[Objects]
-    """Of each image."""
     image: Callable[[int], Tensor]
     """Returns the image in a row: `uint8`, (3, H, W)."""
     flips: bool
@@ -175,17 +170,16 @@ def open_detection_data(
         path: The data set's own folder. "voc" and "coco" need it; "voc2007" is looked for in the data folder without.
         data_dir: The data folder; default: the variable ELIGN_DATA, else the user's cache folder.
         order: Seed of the order in which classes arrive; None for the natural one: alphabetical, for COCO by ids.
-        limit: For quick trials: how many training images each class draws of those that show it; see `drawn_rows`.
+        limit: How many training images each class draws of those that show it; see `drawn_rows`.
         seed: Decides the scenes, and the draw of `limit`.
-        image_size: The most that the longer side of a picture may have, or the side of scenes; default 96 for these.
+        image_size: The longest side that a picture may have, or the side of scenes; default 96 for these.
         flips: For folders, whether you may learn from mirrored pictures: not if they show text.
         scenes: How many training and test scenes to make; default 1000 and 400.
 
     Raises:
         OptionError: There is no such data set.
         ConfigError: A number is outside its range, or the path is missing.
-        DataError: An option does not fit it, it is missing (`DatasetNotFoundError`) or has another layout
-            (`FolderLayoutError`), or one of its files is damaged (`DamagedFileError`).
+        DataError: It is missing, has another layout or a damaged file, or an option does not fit it.
 
     Example:
         >>> data = open_detection_data("digit-scenes", scenes=(4, 2), order=1993)
@@ -248,16 +242,16 @@ def fetch(
     Args:
         split: The images.
         rows: Places of the images, `int64` (M,).
-        classes: The labels whose boxes are given; an image may have none of them left.
-        seed: Seed of the mirroring, for splits that may be mirrored: what happens to an image depends on the seed and
-            its row alone, so a resumed run that gives the same seeds sees the same images. None for no augmentation.
+        classes: The labels whose boxes are given; an image may have none of them.
+        seed: Of the mirroring, where the split allows it, which depends on the seed and the row alone; None: no
+            mirroring.
         difficult: Whether boxes that are marked as difficult are given. Of the published code for VOC 2007, that on
             Detectron2 (ORE, iOD, ELI) learns from them and Faster ILOD does not; COCO's crowds should not be learned.
         device: Where images and targets are put; default: the CPU.
 
     Returns:
-        The images in the order of `rows`, `float32` in 0..1, (3, H, W), and for each "boxes", `float32` (N, 4), and
-        "labels", `int64` (N,): class c is 1 + c, because 0 is the background.
+        The images, `float32` in 0..1, (3, H, W), and for each "boxes", `float32` (N, 4), and "labels", `int64` (N,):
+        class c is 1 + c, because 0 is the background.
     """
     check_rows(rows, len(split), size=1)
     images, targets = [], []

@@ -96,11 +96,7 @@ class FolderSource(DetectionSource):
 def make_split(
     annotations: Sequence[Annotation], classes: Sequence[str], image_size: int | None, *, flips: bool
 ) -> DetectionSplit:
-    """Put pictures and annotations together; pictures larger than `image_size` are scaled down with their boxes.
-
-    Raises:
-        DamagedFileError: A file names a class that is not among `classes`.
-    """
+    """Put pictures and annotations together; pictures larger than `image_size` are scaled down with their boxes."""
     labels = {name: label for label, name in enumerate(classes)}
     objects = [_objects(annotation, labels, image_size) for annotation in annotations]
     return DetectionSplit(objects, partial(_image, annotations, image_size), flips)
@@ -147,13 +143,12 @@ def scaled_size(size: tuple[int, int], limit: int | None) -> tuple[int, int]:
 
 
 def checked_box(box: Box, size: tuple[int, int]) -> Box:
-    """Cut a box at the border of its picture, given width and height.
+    """Cut a box that reaches over the border of its picture by at most a pixel, given width and height.
 
-    What reaches over the border by at most a pixel is cut: coordinates are rounded, and some tools count from 0 where
-    the format counts from 1. More than that is a mistake in the annotation.
+    Coordinates are rounded, and some tools count from 0 where the format counts from 1.
 
     Raises:
-        ValueError: The box is empty, outside or not finite; the message says which.
+        ValueError: The box is empty, further outside or not finite.
     """
     x1, y1, x2, y2 = box
     width, height = size
