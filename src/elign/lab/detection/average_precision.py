@@ -176,13 +176,12 @@ def coco_average_precisions(
     result = metric.compute()
     precisions: dict[str, ClassPrecisions] = {name: [None] * classes for name in ("AP", "AP50", "AP75")}
     if "precision" in result:
-        # Overlaps 0.5 to 0.95, recalls, classes that occur, sizes of objects (first: any), limits (last: 100).
-        by_class = result["precision"][..., 0, -1].double().mean(dim=1)
-        for label, values in zip(result["classes"].reshape(-1).tolist(), by_class.unbind(dim=1), strict=True):
-            if values[0] >= 0:  # -1: there is no object that counts
-                means = (values.mean(), values[0], values[5])
-                for precision, value in zip(precisions.values(), means, strict=True):
-                    precision[int(label)] = float(value)
+        # Of overlaps 0.5 to 0.95, recalls, classes that occur, sizes of objects (first: any) and limits (last: 100).
+        found = result["precision"][..., 0, -1].unbind(dim=2)
+        for label, precision in zip(result["classes"].reshape(-1).tolist(), found, strict=True):
+            if precision.min() >= 0:  # -1: there is no object that counts
+                for values, part in zip(precisions.values(), (precision, precision[0], precision[5]), strict=True):
+                    values[int(label)] = float(part.double().mean())
     return precisions
 
 
