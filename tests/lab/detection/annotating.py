@@ -1,8 +1,13 @@
-"""Objects and detections by hand."""
+"""Objects and detections by hand, pictures and annotations in files."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
 import torch
+from PIL import Image
 
 from elign.lab.detection.average_precision import Detections
 from elign.lab.detection.data import Objects
@@ -24,3 +29,24 @@ def found(*entries) -> Detections:
         scores=torch.tensor([entry[2] for entry in entries], dtype=torch.float32),
         labels=torch.tensor([entry[1] for entry in entries], dtype=torch.int64),
     )
+
+
+def save_picture(path: Path, size: tuple[int, int]) -> None:
+    """A picture of which every pixel differs from its neighbours, so that mirroring and scaling show."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    width, height = size
+    pixels = np.random.default_rng(width * height).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(path)
+
+
+def voc_xml(size: tuple[int, int], objects: Sequence[tuple]) -> str:
+    parts = [
+        f"<object><name>{name}</name><difficult>{difficult}</difficult>"
+        f"<bndbox><xmin>{x1}</xmin><ymin>{y1}</ymin><xmax>{x2}</xmax><ymax>{y2}</ymax></bndbox>"
+        # Parts have names and boxes of their own, which are no objects.
+        f"<part><name>head</name><bndbox><xmin>1</xmin><ymin>1</ymin><xmax>2</xmax><ymax>2</ymax></bndbox></part>"
+        "</object>"
+        for name, x1, y1, x2, y2, difficult in objects
+    ]
+    width, height = size
+    return f"<annotation><size><width>{width}</width><height>{height}</height></size>{''.join(parts)}</annotation>"

@@ -1,12 +1,11 @@
 """Small folders in VOC's and COCO's format."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
+from tests.lab.detection.annotating import save_picture, voc_xml
 
 # name: (width, height), [(class, xmin, ymin, xmax, ymax, difficult)] as VOC writes them
 VOC_TRAIN = {
@@ -15,27 +14,6 @@ VOC_TRAIN = {
     "three": ((30, 30), [("person", 11, 12, 13, 14, 0)]),
 }
 VOC_TEST = {"four": ((24, 24), [("cat", 3, 3, 9, 9, 1), ("dog", 1, 2, 3, 4, 0)])}
-
-
-def save_picture(path: Path, size: tuple[int, int]) -> None:
-    """A picture of which every pixel differs from its neighbours, so that mirroring and scaling show."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    width, height = size
-    pixels = np.random.default_rng(width * height).integers(0, 256, (height, width, 3), dtype=np.uint8)
-    Image.fromarray(pixels).save(path)
-
-
-def voc_xml(size: tuple[int, int], objects: Sequence[tuple]) -> str:
-    parts = [
-        f"<object><name>{name}</name><difficult>{difficult}</difficult>"
-        f"<bndbox><xmin>{x1}</xmin><ymin>{y1}</ymin><xmax>{x2}</xmax><ymax>{y2}</ymax></bndbox>"
-        # Parts have names and boxes of their own, which are no objects.
-        f"<part><name>head</name><bndbox><xmin>1</xmin><ymin>1</ymin><xmax>2</xmax><ymax>2</ymax></bndbox></part>"
-        "</object>"
-        for name, x1, y1, x2, y2, difficult in objects
-    ]
-    width, height = size
-    return f"<annotation><size><width>{width}</width><height>{height}</height></size>{''.join(parts)}</annotation>"
 
 
 def _write_voc(root: Path, train=VOC_TRAIN, test=VOC_TEST, *, lists=("trainval", "test"), suffix=".png") -> Path:
