@@ -50,3 +50,18 @@ def voc_xml(size: tuple[int, int], objects: Sequence[tuple]) -> str:
     ]
     width, height = size
     return f"<annotation><size><width>{width}</width><height>{height}</height></size>{''.join(parts)}</annotation>"
+
+
+COCO_TRAIN = {
+    "images": [
+        {"id": 7, "file_name": "a.png", "width": 40, "height": 30},
+        {"id": 3, "file_name": "b.png", "width": 20, "height": 20},
+    ],
+    "categories": [{"id": 9, "name": "zebra"}, {"id": 90, "name": "ant"}, {"id": 5, "name": "unused"}],
+    "annotations": [
+        {"id": 1, "image_id": 3, "category_id": 90, "bbox": [1, 2, 3.5, 4], "iscrowd": 0},
+        {"id": 2, "image_id": 7, "category_id": 9, "bbox": [0, 0, 40, 30], "iscrowd": 1},
+        {"id": 3, "image_id": 7, "category_id": 90, "bbox": [5, 5, 0, 3]},
+        {"id": 4, "image_id": 7, "category_id": 90, "bbox": [5, 5, 10, 3]},
+    ],
+}

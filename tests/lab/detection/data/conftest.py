@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.lab.detection.annotating import save_picture, voc_xml
+from tests.lab.detection.annotating import COCO_TRAIN, save_picture, voc_xml
 
 # name: (width, height), [(class, xmin, ymin, xmax, ymax, difficult)] as VOC writes them
 VOC_TRAIN = {
@@ -39,19 +39,6 @@ def voc(tmp_path) -> Path:
     return _write_voc(tmp_path / "voc")
 
 
-COCO_TRAIN = {
-    "images": [
-        {"id": 7, "file_name": "a.png", "width": 40, "height": 30},
-        {"id": 3, "file_name": "b.png", "width": 20, "height": 20},
-    ],
-    "categories": [{"id": 9, "name": "zebra"}, {"id": 90, "name": "ant"}, {"id": 5, "name": "unused"}],
-    "annotations": [
-        {"id": 1, "image_id": 3, "category_id": 90, "bbox": [1, 2, 3.5, 4], "iscrowd": 0},
-        {"id": 2, "image_id": 7, "category_id": 9, "bbox": [0, 0, 40, 30], "iscrowd": 1},
-        {"id": 3, "image_id": 7, "category_id": 90, "bbox": [5, 5, 0, 3]},
-        {"id": 4, "image_id": 7, "category_id": 90, "bbox": [5, 5, 10, 3]},
-    ],
-}
 COCO_VAL = {
     "images": [{"id": 1, "file_name": "c.png", "width": 10, "height": 10}],
     "categories": [{"id": 1, "name": "zebra"}],
