@@ -65,3 +65,12 @@ COCO_TRAIN = {
         {"id": 4, "image_id": 7, "category_id": 90, "bbox": [5, 5, 10, 3]},
     ],
 }
+
+
+def plain_overlap(first, second):
+    """Intersection over union of two boxes; 0 for boxes without area."""
+    width = min(first[2], second[2]) - max(first[0], second[0])
+    height = min(first[3], second[3]) - max(first[1], second[1])
+    intersection = max(width, 0.0) * max(height, 0.0)
+    union = sum((box[2] - box[0]) * (box[3] - box[1]) for box in (first, second)) - intersection
+    return intersection / union if union else 0.0
