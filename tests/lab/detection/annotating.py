@@ -74,3 +74,25 @@ def plain_overlap(first, second):
     intersection = max(width, 0.0) * max(height, 0.0)
     union = sum((box[2] - box[0]) * (box[3] - box[1]) for box in (first, second)) - intersection
     return intersection / union if union else 0.0
+
+
+# name: (width, height), [(class, xmin, ymin, xmax, ymax, difficult)] as VOC writes them
+VOC_TRAIN = {
+    "one": ((40, 30), [("dog", 1, 1, 40, 30, 0)]),
+    "two": ((20, 50), [("cat", 5, 6, 10, 20, 0), ("person", 2, 3, 4, 5, 1)]),
+    "three": ((30, 30), [("person", 11, 12, 13, 14, 0)]),
+}
+VOC_TEST = {"four": ((24, 24), [("cat", 3, 3, 9, 9, 1), ("dog", 1, 2, 3, 4, 0)])}
+
+
+def write_voc(root: Path, train=VOC_TRAIN, test=VOC_TEST, *, lists=("trainval", "test"), suffix=".png") -> Path:
+    for part, images in zip(lists, (train, test), strict=True):
+        for name, (size, objects) in images.items():
+            save_picture(root / "JPEGImages" / f"{name}{suffix}", size)
+            annotation = root / "Annotations" / f"{name}.xml"
+            annotation.parent.mkdir(parents=True, exist_ok=True)
+            annotation.write_text(voc_xml(size, objects))
+        path = root / "ImageSets" / "Main" / f"{part}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(f"{name}\n" for name in images))
+    return root

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
-from tests.lab.detection.annotating import objects
+from tests.lab.detection.annotating import objects, write_voc
 
 from elign import ElignError
 from elign.lab.data.base import DamagedFileError, DataError, DatasetNotFoundError
@@ -118,7 +118,7 @@ def test_a_folder_of_ones_own_has_the_classes_that_are_found(voc):
 
 
 @pytest.mark.parametrize("inner", ["VOCdevkit/VOC2007", "VOC2007"])
-def test_voc_2007_is_found_in_the_data_folder(tmp_path, write_voc, monkeypatch, inner):
+def test_voc_2007_is_found_in_the_data_folder(tmp_path, monkeypatch, inner):
     train = {name: ((9, 9), [(name, 1, 1, 5, 5, 0)]) for name in reversed(Voc2007.classes)}
     write_voc(tmp_path / inner, train=train)
     data = open_detection_data("voc2007", data_dir=tmp_path)
@@ -226,7 +226,7 @@ def test_a_path_that_leads_nowhere_is_named(tmp_path, name):
         ),
     ],
 )
-def test_classes_must_be_on_training_pictures(tmp_path, write_voc, name, pictures, error, problem):
+def test_classes_must_be_on_training_pictures(tmp_path, name, pictures, error, problem):
     with pytest.raises(error, match=problem):
         open_detection_data(name, path=write_voc(tmp_path, **pictures))
 

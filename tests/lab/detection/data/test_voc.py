@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.fuzzing import answer, bounded, damaged, fuzz
-from tests.lab.detection.annotating import voc_xml
+from tests.lab.detection.annotating import voc_xml, write_voc
 
 from elign import ElignError
 from elign.lab.data.base import DamagedFileError
@@ -31,21 +31,19 @@ def test_annotations_are_read_in_the_order_of_the_lists(voc):
     assert train[1].objects == (("cat", (4, 5, 10, 20), False), ("person", (1, 2, 4, 5), True))
 
 
-@pytest.mark.parametrize("lists", [("train", "test"), ("train", "val"), ("trainval", "test")])
-def test_the_lists_that_make_a_pair_are_taken(tmp_path, write_voc, lists):
+@pytest.mark.parametrize(
+    ("lists", "alone"), [(("train", "test"), None), (("train", "val"), "trainval"), (("trainval", "test"), "val")]
+)
+def test_the_lists_that_make_a_pair_are_taken(tmp_path, lists, alone):
     root = write_voc(tmp_path, lists=lists)
-    # Alone, or as it overlaps with another, it is no list to evaluate with.
-    (root / "ImageSets/Main" / ("val.txt" if lists[0] == "trainval" else "trainval.txt")).write_text("one\n")
-    if lists == ("train", "test"):
-        (root / "ImageSets/Main/trainval.txt").unlink()
-    elif lists == ("train", "val"):
-        assert not (root / "ImageSets/Main/test.txt").exists()
+    if alone:  # alone, or as it overlaps with another, it is no list to evaluate with
+        (root / f"ImageSets/Main/{alone}.txt").write_text("one\n")
     train, test, _ = VOC.read(root)
     assert (len(train), len(test)) == (3, 1)
 
 
 @pytest.mark.parametrize("suffix", [".jpg", ".webp", ".PNG"])
-def test_pictures_may_be_of_any_kind(tmp_path, write_voc, suffix):
+def test_pictures_may_be_of_any_kind(tmp_path, suffix):
     train, _, _ = VOC.read(write_voc(tmp_path, suffix=suffix))
     assert {annotation.picture.suffix for annotation in train} == {suffix}
 
@@ -167,7 +165,7 @@ XML = voc_xml(SIZE, [DOG]).encode()
 
 
 @pytest.fixture
-def folder(tmp_path, write_voc):
+def folder(tmp_path):
     return write_voc(tmp_path, {"one": (SIZE, [DOG])}, {"two": (SIZE, [DOG])}, lists=("train", "val"))
 
 
