@@ -67,8 +67,7 @@ def test_real_steps_give_finite_terms_that_each_teach_something(name, make, batc
         assert term.isfinite()
         gradients = torch.autograd.grad(term, learner.groups(), retain_graph=True, allow_unused=True)
         assert sum(g.abs().sum().item() for g in gradients if g is not None) > 0
-    after = learner.teacher.state_dict()
-    assert all(torch.equal(before[key], after[key]) for key in before)
+    assert all(map(torch.equal, learner.teacher.state_dict().values(), before.values()))
     assert not any(p.requires_grad or p.grad is not None for p in learner.teacher.parameters())
     assert learner.training
     assert not any(module.training for module in learner.teacher.modules())
@@ -82,8 +81,7 @@ def test_the_model_before_is_the_teacher_and_its_rows_are_kept(name, make, batch
     learner.grow(1)
     assert (learner.old_classes, learner.classes, learner.model.classes, learner.teacher.classes) == (2, 3, 3, 2)
     assert learner.teacher is not learner.model
-    for key, value in learner.teacher.state_dict().items():
-        assert torch.equal(value, before.state_dict()[key])
+    assert all(map(torch.equal, learner.teacher.state_dict().values(), before.state_dict().values()))
     old, new = before.predictor.score.weight, learner.model.predictor.score.weight
     assert torch.equal(new[:3], old[:3])
     assert len(new) == len(old) + 1
@@ -178,21 +176,24 @@ def test_centred_logit_distance_by_hand():
     # Two old classes; the columns of new classes and of the unknown do not count.
     teacher = torch.tensor([[3.0, 0.0, 0.0], [1.0, 1.0, 1.0]])  # centred: 2, -1, -1 and 0, 0, 0
     student = torch.tensor([[0.0, 3.0, 0.0, 99.0], [5.0, 5.0, 2.0, -7.0]])  # centred: -1, 2, -1 and 1, 1, -2
-    expected = (3**2 + 3**2 + 0 + 1 + 1 + 2**2) / 6
-    assert centred_logit_distance(student, teacher, old=2).item() == pytest.approx(expected)
-    assert centred_logit_distance(student + 7, teacher, old=2).item() == pytest.approx(expected)
+    for ours in (student, student + 7):
+        expected = (3**2 + 3**2 + 0 + 1 + 1 + 2**2) / 6
+        assert centred_logit_distance(ours, teacher, old=2).item() == pytest.approx(expected)
 
 
-def test_delta_distance_by_hand():
-    teacher = torch.tensor([[0.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0]])
-    student = torch.tensor([[0.5, 0.0, -3.0, 0.0], [1.0, 1.0, 1.0, 2.0]])
-    # Smooth L1: 0.5 * 0.25 = 0.125, 3 - 0.5 = 2.5, and 0.5; squares: 0.25, 9 and 1. Mean over two regions.
-    assert delta_distance(student, teacher, old=2, smooth=True).item() == pytest.approx((0.125 + 2.5 + 0.5) / 2)
-    assert delta_distance(student, teacher, old=2, smooth=False).item() == pytest.approx((0.25 + 9 + 1) / 2)
-    each = torch.full((1, 4, 4), 100.0)
-    each[0, 1:3] = torch.tensor([[1.0, 0.0, 0.0, 0.0], [2.0, 1.0, 0.0, 0.0]])
-    # Squares: 1 and 5, mean over two old classes; background (column 0) and the new class (column 3) are left out.
-    assert delta_distance(each, torch.zeros(1, 3, 4), old=2, smooth=False).item() == pytest.approx(3)
+@pytest.mark.parametrize(
+    ("student", "teacher", "smooth", "expected"),
+    [
+        # Smooth L1 of 0.5, 3 and 1, and their squares; the mean is over two regions.
+        ([[0.5, 0.0, -3.0, 0.0], [1.0, 1.0, 1.0, 2.0]], [[0.0] * 4, [1.0] * 4], True, (0.125 + 2.5 + 0.5) / 2),
+        ([[0.5, 0.0, -3.0, 0.0], [1.0, 1.0, 1.0, 2.0]], [[0.0] * 4, [1.0] * 4], False, (0.25 + 9 + 1) / 2),
+        # Of each class: squares 1 and 5 of two old classes; background (first) and the new class (last) are left out.
+        ([[[9.0] * 4, [1.0, 0.0, 0.0, 0.0], [2.0, 1.0, 0.0, 0.0], [9.0] * 4]], [[[0.0] * 4] * 3], False, (1 + 5) / 2),
+    ],
+)
+def test_delta_distance_by_hand(student, teacher, smooth, expected):
+    distance = delta_distance(torch.tensor(student), torch.tensor(teacher), old=2, smooth=smooth)
+    assert distance.item() == pytest.approx(expected)
 
 
 def test_lost_features_by_hand_image_by_image():
@@ -204,14 +205,13 @@ def test_lost_features_by_hand_image_by_image():
 
 def test_lost_regions_by_hand():
     # Two anchors at one place. The teacher is surer of the first by 0.5, of the second by 0.05.
-    teacher_objectness = torch.tensor([1.0, 0.05]).view(1, 2, 1, 1)
-    objectness = torch.tensor([0.5, 0.0]).view(1, 2, 1, 1)
+    teacher, student = (torch.tensor(values).view(1, 2, 1, 1) for values in ([1.0, 0.05], [0.5, 0.0]))
     deltas = torch.arange(8.0).view(1, 8, 1, 1)
-    teacher_deltas = deltas + torch.tensor([1.0, 2.0, 0.0, 0.0, 9.0, 9.0, 9.0, 9.0]).view(1, 8, 1, 1)
-    loss = lost_regions(objectness, deltas, teacher_objectness, teacher_deltas, threshold=0.1)
+    moved = deltas + torch.tensor([1.0, 2.0, 0.0, 0.0, 9.0, 9.0, 9.0, 9.0]).view(1, 8, 1, 1)
+    loss = lost_regions(student, deltas, teacher, moved, threshold=0.1)
     assert loss.item() == pytest.approx((0.25 + 1 + 4 + 0.0025) / 2)
     # A student that is surer than the teacher is left alone.
-    assert lost_regions(objectness + 3, deltas, teacher_objectness, teacher_deltas, threshold=0.1).item() == 0
+    assert lost_regions(student + 3, deltas, teacher, moved, threshold=0.1).item() == 0
 
 
 def test_softened_divergence_by_hand():
@@ -232,11 +232,7 @@ def test_softened_divergence_by_hand():
         lambda ours, theirs: lost_features(ours.view(1, 5, 2, 2), theirs.view(1, 5, 2, 2)),
         lambda ours, theirs: softened_divergence(ours, theirs, old=3, temperature=6.0),
         lambda ours, theirs: lost_regions(
-            ours[:1].view(1, 1, 2, 2),
-            ours[1:].view(1, 4, 2, 2),
-            theirs[:1].view(1, 1, 2, 2),
-            theirs[1:].view(1, 4, 2, 2),
-            threshold=0.1,
+            *(part.view(1, -1, 2, 2) for z in (ours, theirs) for part in (z[:1], z[1:])), threshold=0.1
         ),
     ],
 )
