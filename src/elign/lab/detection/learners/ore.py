@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
+import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
@@ -20,7 +21,7 @@ def label_unknown(labels: Tensor, objectness: Sequence[Tensor], *, unknown: int,
     Where there is less background, fewer are labelled.
     """
     labels = labels.clone()
-    for own, scores in zip(labels.split([*map(len, objectness)]), objectness, strict=True):
+    for own, scores in zip(torch.split(labels, [*map(len, objectness)]), objectness, strict=True):
         background = (own == 0).nonzero().squeeze(1)
         own[background[scores[background].topk(min(top, len(background))).indices]] = unknown
     return labels
