@@ -174,10 +174,11 @@ def test_is_near_the_area_else(seed):
 
 
 @needs_coco
-def test_mean_is_over_ten_overlaps():
-    # 20 x 20 and 20 x 15.5: overlap 0.775, enough for the six thresholds 0.5, ..., 0.75.
-    coco = coco_average_precisions([found(((0, 0, 20, 15.5), 0, 0.9))], [objects(((0, 0, 20, 20), 0))], classes=1)
-    assert [coco[name][0] for name in ("AP", "AP50", "AP75")] == pytest.approx([0.6, 1, 1])
+@pytest.mark.parametrize(("height", "expected"), [(15.5, [0.6, 1, 1]), (14.4, [0.5, 1, 0])])
+def test_mean_is_over_ten_overlaps(height, expected):
+    # Overlaps of 0.775 and 0.72 with 20 x 20: enough for the thresholds up to 0.75, and for those up to 0.7.
+    coco = coco_average_precisions([found(((0, 0, 20, height), 0, 0.9))], [objects(((0, 0, 20, 20), 0))], classes=1)
+    assert [coco[name][0] for name in ("AP", "AP50", "AP75")] == pytest.approx(expected)
 
 
 @needs_coco
