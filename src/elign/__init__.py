@@ -16,6 +16,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from elign.aligners.adc import ADC
     from elign.aligners.base import Aligner, FitReport
     from elign.aligners.dpcr import DPCR
     from elign.aligners.energy import EnergyAligner
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
 __version__ = "0.2.0.dev0"
 
 __all__ = [
+    "ADC",
     "DPCR",
     "GLS",
     "LDC",
@@ -116,11 +118,11 @@ __all__ = [
 
 # Imported when the first name is used, so that `elign --help` does not wait for torch.
 _MODULES = """
-    aligners.base aligners.dpcr aligners.energy aligners.fisher aligners.gls aligners.hopfield aligners.kernel
-    aligners.ldc aligners.linear aligners.mlp aligners.sldc attachments classifiers.base classifiers.bias
-    classifiers.bic classifiers.fecam classifiers.gaussian classifiers.linear_head classifiers.nearest_mean
-    classifiers.random_features classifiers.ridge_head classifiers.voting energy.model energy.sampler gates repair
-    repair_report statistics.class_statistics utils.errors utils.extraction utils.fitted
+    aligners.adc aligners.base aligners.dpcr aligners.energy aligners.fisher aligners.gls aligners.hopfield
+    aligners.kernel aligners.ldc aligners.linear aligners.mlp aligners.sldc attachments classifiers.base
+    classifiers.bias classifiers.bic classifiers.fecam classifiers.gaussian classifiers.linear_head
+    classifiers.nearest_mean classifiers.random_features classifiers.ridge_head classifiers.voting energy.model
+    energy.sampler gates repair repair_report statistics.class_statistics utils.errors utils.extraction utils.fitted
 """
 
 

@@ -9,6 +9,7 @@ import warnings
 import pytest
 import safetensors.torch
 import torch
+from tests.aligning import learned
 from tests.fuzzing import bounded
 from torch import nn
 
@@ -57,6 +58,7 @@ def make_all():
         "HopfieldShift": elign.HopfieldShift().fit_latents(z_prev, z),
         "FisherShift": elign.FisherShift(head=head).fit_latents(z_prev, z),
         "MLPMap": elign.MLPMap(width=1, epochs=1).fit_latents(z_prev, z),
+        "ADC": learned(elign.ADC(), z_prev, z),
         "Always": elign.Always(),
         "ByPrediction": elign.ByPrediction(old_classes=2),
         "ByEnergy": elign.ByEnergy().fit(energy, z),
@@ -199,6 +201,7 @@ def test_another_latent_dimension_is_refused(tampered, name):
 
 
 OPTIONS = {
+    "ADC": {"images": [0, "1"], "steps": [10**9], "step": ["1", float("inf")], "norm": ["pixel", ["batch"]]},
     "ByPrediction": {
         "old_classes": [10**8, [0, 10**8], [-1], [], "10", 10**400],
         "logits": ["print"],
@@ -321,6 +324,8 @@ def test_objects_that_cannot_be_saved_do_not_come_out_of_files(tampered):
 
 
 VALUES = {
+    ("ADC", "classes"): [[0, 1, 2**40], [1, 0, 2], [0, 1, 1], [-1, 0, 1]],
+    ("ADC", "kept"): [[1, 1, -1]],
     ("ClassStatistics", "classes"): [[0, 2**40], [1, 0], [1, 1], [-1, 0]],
     ("ClassStatistics", "counts"): [[3, -3], [0, 3], [3, 2**62]],
     ("ClassStatistics diagonal", "diagonals"): [-torch.ones(CLASSES, DIM)],
