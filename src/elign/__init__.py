@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from elign.classifiers.bic import BiC
     from elign.classifiers.fecam import FeCAM
     from elign.classifiers.gaussian import Gaussian
+    from elign.classifiers.il2m import IL2M
     from elign.classifiers.linear_head import LinearHead
     from elign.classifiers.nearest_mean import NearestMean
     from elign.classifiers.random_features import RandomFeatures
@@ -62,6 +63,7 @@ __all__ = [
     "ADC",
     "DPCR",
     "GLS",
+    "IL2M",
     "LDC",
     "SLDC",
     "Aligned",
@@ -120,7 +122,7 @@ __all__ = [
 _MODULES = """
     aligners.adc aligners.base aligners.dpcr aligners.energy aligners.fisher aligners.gls aligners.hopfield
     aligners.kernel aligners.ldc aligners.linear aligners.mlp aligners.sldc attachments classifiers.base
-    classifiers.bias classifiers.bic classifiers.fecam classifiers.gaussian classifiers.linear_head
+    classifiers.bias classifiers.bic classifiers.fecam classifiers.gaussian classifiers.il2m classifiers.linear_head
     classifiers.nearest_mean classifiers.random_features classifiers.ridge_head classifiers.voting energy.model
     energy.sampler gates repair repair_report statistics.class_statistics utils.errors utils.extraction utils.fitted
 """

@@ -79,6 +79,7 @@ def made(name, z, labels):
         "head": HeadLogits,
         "weights": lambda: WeightAligned().fit(head=head, old_classes=2),
         "bic": lambda: elign.BiC().fit(z, labels, head=head, old_classes=2),
+        "il2m": lambda: elign.IL2M().fit(z, labels, head=head, old_classes=2, birth={0: (0.9, 0.9), 1: (0.8, 0.9)}),
         "aligned": lambda: Aligned(shift, NearestMean().fit(z=shift.align(z), labels=labels)),
         "voting": lambda: Voting(
             [HeadLogits(), means, Aligned(shift, means)], task_boundaries=[1, 2], standard_errors=math.inf
@@ -87,7 +88,7 @@ def made(name, z, labels):
     return others[name]()
 
 
-NAMES = [*FITTED_ON_LATENTS, "head", "weights", "bic", "aligned", "voting"]
+NAMES = [*FITTED_ON_LATENTS, "head", "weights", "bic", "il2m", "aligned", "voting"]
 
 
 @pytest.fixture(params=FITTED_ON_LATENTS)

@@ -72,6 +72,7 @@ def make_all():
         "RandomFeatures": elign.RandomFeatures(width=5, penalty=1.0).fit(z=z, labels=labels),
         "FeCAM": elign.FeCAM().fit(z=z, labels=labels),
         "BiC": elign.BiC().fit(z, labels, head=head, old_classes=2),
+        "IL2M": elign.IL2M().fit(z, labels, head=head, old_classes=2, birth={0: (0.9, 0.9), 1: (0.8, 0.9)}),
         "HeadLogits": elign.HeadLogits(),
         "WeightAligned": elign.WeightAligned().fit(head=head, old_classes=2),
         "Aligned": elign.Aligned(shift, means),
@@ -195,7 +196,7 @@ def test_extra_tensors_are_refused(tampered, name):
 @pytest.mark.parametrize("name", [name for name, made in MADE.items() if int(made.latent_dim)])
 def test_another_latent_dimension_is_refused(tampered, name):
     # No tensor of these depends on the dimension.
-    free = name in ("Identity", "ByEnergy", "FixedStrength", "WeightAligned", "BiC")
+    free = name in ("Identity", "ByEnergy", "FixedStrength", "WeightAligned", "BiC", "IL2M")
     for dim in (0, -1, -(2**40), 2**20 + 1, 2**40, 2**62, *(() if free else (3, 30_000))):
         refused(tampered(MADE[name], tensors={"latent_dim": torch.tensor(dim)}))
 
