@@ -24,6 +24,7 @@ MAKERS = {
     "dpcr": elign.DPCR,
     "hopfield": lambda: elign.HopfieldShift(anchors=60, top=20),
     "mlp": lambda: elign.MLPMap(width=2, epochs=1),
+    "dual-e": lambda: elign.DualE(experts=3),
     "adc": lambda: elign.ADC(step=0.5, norm="image"),
     "identity": Identity,
 }

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from elign.aligners.adc import ADC
     from elign.aligners.base import Aligner, FitReport
     from elign.aligners.dpcr import DPCR
+    from elign.aligners.duale import DualE
     from elign.aligners.energy import EnergyAligner
     from elign.aligners.fisher import FisherShift
     from elign.aligners.gls import GLS
@@ -77,6 +78,7 @@ __all__ = [
     "ByPrediction",
     "ByProbe",
     "ClassStatistics",
+    "DualE",
     "ElignError",
     "EnergyAligner",
     "EnergyModel",
@@ -120,11 +122,12 @@ __all__ = [
 
 # Imported when the first name is used, so that `elign --help` does not wait for torch.
 _MODULES = """
-    aligners.adc aligners.base aligners.dpcr aligners.energy aligners.fisher aligners.gls aligners.hopfield
-    aligners.kernel aligners.ldc aligners.linear aligners.mlp aligners.sldc attachments classifiers.base
-    classifiers.bias classifiers.bic classifiers.fecam classifiers.gaussian classifiers.il2m classifiers.linear_head
-    classifiers.nearest_mean classifiers.random_features classifiers.ridge_head classifiers.voting energy.model
-    energy.sampler gates repair repair_report statistics.class_statistics utils.errors utils.extraction utils.fitted
+    aligners.adc aligners.base aligners.dpcr aligners.duale aligners.energy aligners.fisher aligners.gls
+    aligners.hopfield aligners.kernel aligners.ldc aligners.linear aligners.mlp aligners.sldc attachments
+    classifiers.base classifiers.bias classifiers.bic classifiers.fecam classifiers.gaussian classifiers.il2m
+    classifiers.linear_head classifiers.nearest_mean classifiers.random_features classifiers.ridge_head
+    classifiers.voting energy.model energy.sampler gates repair repair_report statistics.class_statistics
+    utils.errors utils.extraction utils.fitted
 """
 
 

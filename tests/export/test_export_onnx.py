@@ -35,6 +35,7 @@ ALIGNERS = {
     "linear map": lambda: elign.GLS().fit_latents(*drifted()),
     "hopfield": lambda: elign.HopfieldShift(top=20).fit_latents(*drifted()),
     "fisher": lambda: elign.FisherShift(head=head_of()).fit_latents(*drifted()),
+    "dual": lambda: elign.DualE(experts=3).fit_latents(*drifted()),
     "adversarial": lambda: learned(elign.ADC(step=0.1, norm="image"), *drifted()),
     "network": lambda: elign.MLPMap(width=2, epochs=1).fit_latents(*drifted()),
 }

@@ -58,6 +58,7 @@ def make_all():
         "HopfieldShift": elign.HopfieldShift().fit_latents(z_prev, z),
         "FisherShift": elign.FisherShift(head=head).fit_latents(z_prev, z),
         "MLPMap": elign.MLPMap(width=1, epochs=1).fit_latents(z_prev, z),
+        "DualE": elign.DualE(experts=2, rank=0.5).fit_latents(z_prev, z),
         "ADC": learned(elign.ADC(), z_prev, z),
         "Always": elign.Always(),
         "ByPrediction": elign.ByPrediction(old_classes=2),
@@ -203,6 +204,7 @@ def test_another_latent_dimension_is_refused(tampered, name):
 
 OPTIONS = {
     "ADC": {"images": [0, "1"], "steps": [10**9], "step": ["1", float("inf")], "norm": ["pixel", ["batch"]]},
+    "DualE": {"experts": [0, 10**9], "rank": [0, 2, "1"], "temperature": [0.0], "keep": [-1], "statistics": ["x", {}]},
     "ByPrediction": {
         "old_classes": [10**8, [0, 10**8], [-1], [], "10", 10**400],
         "logits": ["print"],

@@ -337,6 +337,7 @@ ALIGNERS = {
     "dpcr": elign.DPCR,
     "hopfield": elign.HopfieldShift,
     "mlp": lambda: elign.MLPMap(width=2, epochs=2),
+    "dual-e": elign.DualE,
     "adc": elign.ADC,
 }
 
