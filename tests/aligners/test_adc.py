@@ -261,6 +261,10 @@ def test_what_adc_needs_is_declared_and_said(models, images, statistics):
     with pytest.raises(OptionError, match="images and both models"):
         ADC().fit_latents(z, z)
 
+    head, labels = nn.Linear(DIM, CLASSES), torch.full((4,), 2)
+    with pytest.raises(OptionError, match="images and both models"):
+        elign.Repair(aligner=ADC()).fit_latents(z, z + 1, labels, head=head, statistics=statistics.select([0]))
+
     @torch.no_grad()
     def previous(x):
         return models[0].body(x)

@@ -25,9 +25,9 @@ from elign.utils.tensors import (
 )
 
 Norm = Literal["batch", "image"]
-Latent = Callable[[Any], Tensor]
 Bound = float | Tensor
 
+_Model = Callable[[Any], Tensor]
 _FARTHEST = 1e25  # latents from the means, in units of the means' own distances
 
 
@@ -101,8 +101,8 @@ class ADC(PairShift):
 
     def fit(  # type: ignore[override]
         self,
-        previous: Latent,
-        current: Latent,
+        previous: Callable[[Any], Tensor],
+        current: Callable[[Any], Tensor],
         data: Iterable[Any],
         *,
         statistics: ClassStatistics,
@@ -236,7 +236,7 @@ class ADC(PairShift):
         return weights
 
     def _drifted(
-        self, previous: Latent, current: Latent, nearest: _Nearest, place: int, low: Tensor, high: Tensor
+        self, previous: _Model, current: _Model, nearest: _Nearest, place: int, low: Tensor, high: Tensor
     ) -> tuple[Tensor, Tensor, int]:
         """Return latents of changed images of one class under both models, and how many of them were kept."""
         x = nearest.images_of(place)
@@ -252,7 +252,7 @@ class ADC(PairShift):
         return z_prev, self._latents(current, changed, "current"), count
 
     def _changed_images(
-        self, previous: Latent, x: Tensor, nearest: _Nearest, place: int, low: Tensor, high: Tensor
+        self, previous: _Model, x: Tensor, nearest: _Nearest, place: int, low: Tensor, high: Tensor
     ) -> Tensor:
         given = x.dtype
         # In half precision small steps would be lost.
@@ -269,7 +269,7 @@ class ADC(PairShift):
         return x.to(given)
 
     @torch.no_grad()
-    def _latents(self, model: Latent, x: Tensor, which: str) -> Tensor:
+    def _latents(self, model: _Model, x: Tensor, which: str) -> Tensor:
         """Return latents of images, chunk by chunk."""
         z = torch.cat([_rows(model(part.clone()), part, which) for part in torch.split(x, self.batch_size)])
         return z.to(compute_dtype(z))
@@ -343,7 +343,7 @@ def _rows(z: Any, x: Tensor, which: str) -> Tensor:
     return z.reshape(len(x), z.shape[-1])
 
 
-def _gradient(previous: Latent, x: Tensor, given: torch.dtype, mean: Tensor, unit: Tensor) -> Tensor:
+def _gradient(previous: _Model, x: Tensor, given: torch.dtype, mean: Tensor, unit: Tensor) -> Tensor:
     """Return a multiple of the gradient of the squared distance to a mean; parameters get none."""
     with torch.enable_grad():
         x = x.clone().requires_grad_()
