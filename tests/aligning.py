@@ -1,4 +1,4 @@
-"""What tests of aligners, gates and attachments share: each kind of aligner, some latents, and what should come out."""
+"""What tests of aligners, classifiers, gates and attachments share: each kind, some latents, what should come out."""
 
 from __future__ import annotations
 
@@ -30,7 +30,20 @@ MAKERS = {
 }
 """One of each aligner, quick to fit; the fixture `make_aligner` goes through them."""
 
-MOVING = [name for name in MAKERS if name != "identity"]
+CLASSIFIERS = {
+    "nearest mean": elign.NearestMean,
+    "nearest mean, not normalised": lambda: elign.NearestMean(normalize=False),
+    "gaussian": elign.Gaussian,
+    "directions": lambda: elign.Gaussian(shared=1.0, shrinkage=0.1, normalize=True),
+    "linear": lambda: elign.Gaussian(shared=1.0),
+    "quadratic": lambda: elign.Gaussian(shared=0.5, shrinkage=0.3),
+    "quadratic directions": lambda: elign.Gaussian(shared=0.0, shrinkage=0.5, normalize=True),
+    "linear head": elign.LinearHead,
+    "ridge head": lambda: elign.RidgeHead(penalty=1.0),
+    "random features": lambda: elign.RandomFeatures(width=60),
+    "fecam": elign.FeCAM,
+}
+"""One of each classifier that is fitted on latents of classes."""
 
 Z = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
 """Four latents."""

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from elign.classifiers.base import LatentClassifier
+from elign.classifiers.bias import new_outputs
 from elign.utils.errors import LatentError, OptionError
 from elign.utils.extraction import read_logits
 from elign.utils.fitted import register
-from elign.utils.tensors import check_labels, check_old_classes, check_rows, compute_dtype, rounded
+from elign.utils.tensors import check_labels, check_rows, compute_dtype, rounded
 
 _SMALLEST = 1e-300  # a probability; the logarithm of 0 is infinite
 
@@ -48,9 +49,11 @@ class IL2M(LatentClassifier):
     log_factors: Tensor
     is_new: Tensor
 
+    def _shapes(self, dim: int) -> dict[str, tuple[int, ...]]:
+        return {"log_factors": (self.rows,)}
+
     def _build(self, dim: int) -> None:
         super()._build(dim)
-        self.register_buffer("log_factors", torch.zeros(self.rows))
         self.register_buffer("is_new", torch.zeros(self.rows, dtype=torch.bool))
 
     @staticmethod
@@ -91,16 +94,12 @@ class IL2M(LatentClassifier):
             OptionError: If numbers of an old class are missing or are no probabilities.
         """
         p, labels = _probabilities(z, labels, head)
-        _, old = check_old_classes(old_classes)
-        if max(old) >= p.shape[1]:
-            raise OptionError(f"the head has {p.shape[1]} outputs: too few for these classes")
-        new = torch.ones(p.shape[1], dtype=torch.bool, device="cpu")
-        new[old] = False
+        new = new_outputs(old_classes, p.shape[1])
         if not bool(new[labels].any()):
             raise LatentError("IL2M needs latents of new classes, too")
         confidence = float(p[new[labels]].amax(dim=1).mean())
         factors = torch.zeros(p.shape[1], dtype=torch.float64, device="cpu")
-        for label in old:
+        for label in (~new).nonzero().flatten().tolist():
             if not bool((labels == label).any()):
                 raise LatentError(f"IL2M needs latents of each old class, and there is none of class {label}")
             then, confidence_then = _birth_of(birth, label)

@@ -99,11 +99,8 @@ class Latents(nn.Module):
 class Pairs(NamedTuple):
     """Latents of the same inputs under the previous and the current model, and their classes.
 
-    Extract them once and try several settings on them; a fit from models would run both models each time::
-
-        pairs = elign.Pairs.from_models(old_model, new_model, "fc", new_loader)
-        repair = elign.Repair("fc").fit_latents(*pairs, head=new_model.fc, statistics=statistics)
-        aligner = elign.Ridge().fit_latents(pairs.z_prev, pairs.z_cur)
+    Extract them once and try several settings on them, as in `Repair().fit_latents(*pairs, head=new_model.fc)`; a fit
+    from models would run both models each time.
 
     Example:
         >>> import torch, elign

@@ -17,7 +17,7 @@ from elign.lab.evaluation.methods.base import GROUPS
 
 SIZES = (4, 2, 2)  # classes of each task of the fixture's run
 ALIGNERS = ("eli", "mean-shift", "ridge", "random-shift", "untrained")
-METHODS = {name: each for name, each in ALL.items() if each.function is not None}
+METHODS = {n: each for n, each in ALL.items() if each.function is not None and "rivals" not in each.needs}
 OWN = {"repair", "repair/statistics", "repair/exemplars", "retrained-head"}
 FC = {name for name in METHODS if not name.startswith(("forward/", "blend"))} - OWN
 NEAREST = FC - {"bias-offset", "previous-model", "eli/dose"}

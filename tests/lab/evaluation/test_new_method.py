@@ -47,7 +47,7 @@ def drill(tmp_path_factory):
 
 
 def test_it_is_listed_after_the_others_of_its_group(drill):
-    assert "'forward/local-shift', 'newest-class', 'oracle-mask'" in drill[1].splitlines()[0]
+    assert "'forward/local-shift', 'newest-class', 'map/none'" in drill[1].splitlines()[0]
 
 
 def test_it_has_rows_from_the_second_task_on(drill):

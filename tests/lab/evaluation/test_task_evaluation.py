@@ -96,7 +96,7 @@ def test_a_method_that_searches_for_test_labels_finds_none(run, logit_run, space
     secrets, lengths, oracle = found
     assert secrets == [False] * 4
     assert len(labels) not in lengths
-    assert oracle == (OldSamples, {"mask", "previous"}, False)
+    assert oracle == (OldSamples, {"mask", "previous", "statistics"}, False)
 
 
 @pytest.mark.parametrize("space", ["latent", "logits"])

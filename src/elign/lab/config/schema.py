@@ -206,6 +206,8 @@ class AlignerConfig(EnergyConfig):
     """How many augmented passes over the task's data the aligners learn from."""
     mixup: Positive | None
     """Both parameters of the Beta distribution that images are mixed by; None: they are not."""
+    rivals: Flag = False
+    """Whether to evaluate the field's other corrections, too."""
 
 
 # Where and how a run happens, as opposed to what comes of it.

@@ -21,6 +21,8 @@ from elign.utils.extraction import evaluating, logits_of
 T = TypeVar("T")
 BIRTH = "birth"
 """Name of the statistics after the first task, which no method has transported yet."""
+UNIT_BIRTH = f"{BIRTH} of directions"
+"""The same of latents that were scaled to length 1."""
 
 
 class EvaluationError(ElignError, ValueError):
@@ -212,6 +214,9 @@ NEEDS: Mapping[str, Callable[[EvalInputs, str], bool]] = {
     "exemplars-of-both": lambda inputs, method: bool(inputs.old_memory.any() and (~inputs.old_memory).any()),
     "labelled-pairs": lambda inputs, method: inputs.target.has_latents and len(inputs.new_previous) > 0,
     "statistics": lambda inputs, method: inputs.statistics_of(method) is not None,
+    "rivals": lambda inputs, method: inputs.settings.rivals and inputs.target.has_latents,
+    "linear-head": lambda inputs, method: isinstance(inputs.target.head, nn.Linear),
 }
 """What methods can need, by name: rows that are latents; an exemplar of every class, of some old class, of some old and
-some new class; latents of labelled new images under both models; statistics that the method has carried along."""
+some new class; latents of labelled new images under both models; statistics that the method has carried along; the
+setting `aligner.rivals`; a head that is one linear layer."""

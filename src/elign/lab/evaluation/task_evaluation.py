@@ -19,7 +19,7 @@ from elign.aligners.linear import MeanShift, RandomShift, Ridge
 from elign.lab.config.schema import AlignerConfig, EnergyConfig
 from elign.lab.environment import derive_seed
 from elign.lab.evaluation.features import TaskLatents
-from elign.lab.evaluation.inputs import BIRTH, AlignTarget, EvalInputs, EvaluationError, count_classes
+from elign.lab.evaluation.inputs import BIRTH, UNIT_BIRTH, AlignTarget, EvalInputs, EvaluationError, count_classes
 from elign.lab.evaluation.methods import METHODS, OldSamples
 from elign.lab.evaluation.methods.forward import FORWARD, fit_forward, move_prototypes
 from elign.lab.evaluation.metrics import Row, score
@@ -162,6 +162,7 @@ def evaluate_task(
     task_sizes: Sequence[int],
     settings: AlignerConfig,
     seed: int,
+    oracle: ClassStatistics | None = None,
 ) -> TaskEvaluation:
     """Fit the aligners of a task and evaluate all methods.
 
@@ -176,13 +177,14 @@ def evaluate_task(
         task_sizes: How many classes each task brought so far.
         settings: Options of the aligners.
         seed: Of the run; each task has random numbers of its own.
+        oracle: Statistics of all old training images under the current model, for an oracle.
 
     Raises:
         EvaluationError: The latents, heads, prototypes and sizes do not belong to one run and task.
     """
     _check_sizes(current, task_sizes)
     start = time.perf_counter()
-    old = _old_samples(current, previous, previous_head) if len(task_sizes) > 1 else None
+    old = _old_samples(current, previous, previous_head, oracle) if len(task_sizes) > 1 else None
     classes = {"old_classes": current.old_classes, "classes": current.classes}
     target = AlignTarget(settings.space, head, previous_head, **classes)
     seed = derive_seed(seed, f"evaluation of task {len(task_sizes)}")
@@ -203,6 +205,8 @@ def evaluate_task(
     carried = {name: each.statistics for name, some in found.items() for each in some if each.statistics is not None}
     if old is None and target.has_latents:
         carried = {BIRTH: ClassStatistics().update(inputs.new, inputs.new_labels)}
+        if settings.rivals:
+            carried[UNIT_BIRTH] = ClassStatistics().update(F.normalize(inputs.new, dim=1), inputs.new_labels)
     return TaskEvaluation(
         rows=rows,
         aligners={**inputs.aligners, **{f"forward-{name}": each for name, each in inputs.forward.items()}},
@@ -236,7 +240,12 @@ def fit_inputs(inputs: EvalInputs) -> EvalInputs:
     return replace(inputs, prototypes=move_prototypes(inputs))
 
 
-def _old_samples(current: TaskLatents, previous: TaskLatents | None, previous_head: nn.Module | None) -> OldSamples:
+def _old_samples(
+    current: TaskLatents,
+    previous: TaskLatents | None,
+    previous_head: nn.Module | None,
+    oracle: ClassStatistics | None,
+) -> OldSamples:
     if previous is None or previous_head is None:
         raise EvaluationError("a task after the first needs the latents and the head of the task before")
     old = current.test_labels < current.old_classes
@@ -245,7 +254,7 @@ def _old_samples(current: TaskLatents, previous: TaskLatents | None, previous_he
             "the old test samples of this task are not the test samples of the task before, in the same order: their "
             "labels differ. Are both latents of one run, and of neighbouring tasks?"
         )
-    return OldSamples(old, previous.test)
+    return OldSamples(old, previous.test, oracle)
 
 
 def _check_prototypes(inputs: EvalInputs) -> None:

@@ -7,6 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
@@ -29,6 +30,7 @@ from elign.lab.runs.run_dir import ARCHIVED, RunDir, RunError, resume_command
 from elign.lab.storage import read_tensors, write_tensors
 from elign.lab.training.device import Engine, Precision
 from elign.lab.training.trainer import Callback, ClassifierTraining, Resume, Task, Trainer
+from elign.statistics.class_statistics import ClassStatistics
 from elign.utils.errors import OptionError
 
 CLASSIFICATION, DETECTION = "classification", "detection"
@@ -324,7 +326,19 @@ class Classification(Experiment):
             if latents is not None:
                 pairs, _ = read_tensors(file, expect=["previous", "current"])
                 latents = dataclasses.replace(latents, pairs_previous=pairs["previous"], pairs_current=pairs["current"])
+        if number and aligner.rivals:
+            self._extract_oracle(learner, number, target.oracle_file(number))
         return latents, time.perf_counter() - start
+
+    def _extract_oracle(self, learner: Learner, number: int, file: Path) -> None:
+        """Write the statistics of all old training images under the current model, for an oracle."""
+        if self.engine.of_first(file.is_file):
+            return
+        labels = self.data.train.labels
+        rows = torch.nonzero(labels < self.protocol.tasks[number].start).flatten()
+        latents = self._latents(learner.model, self.data.train, rows)
+        if self.engine.is_main:
+            write_statistics(file, {"oracle": ClassStatistics().update(latents, labels[rows])})
 
     def _extract(self, learner: Learner, memory: Memory, number: int) -> TaskLatents:
         classes, train, test = self.protocol.tasks[number], self.data.train, self.data.test
@@ -377,6 +391,7 @@ class Classification(Experiment):
             task_sizes=self.protocol.sizes[: number + 1],
             settings=aligner,
             seed=self.config.seed,
+            oracle=read_statistics(target.oracle_file(number))["oracle"] if number and aligner.rivals else None,
         )
         self.engine.place(learner)
         for name, fitted in (*found.aligners.items(), *found.fitted.items()):

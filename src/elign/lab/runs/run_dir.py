@@ -214,6 +214,10 @@ class RunDir:
         """Return the file of the class statistics after a task."""
         return self.task(number) / "statistics.safetensors"
 
+    def oracle_file(self, number: int) -> Path:
+        """Return the file of the statistics that only an oracle knows."""
+        return self.task(number) / "oracle.safetensors"
+
     def pairs_file(self, number: int) -> Path:
         """Return the file of the pairs of latents that aligners of a task were fitted on."""
         return self.task(number) / "pairs.safetensors"

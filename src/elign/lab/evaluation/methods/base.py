@@ -19,7 +19,8 @@ F = TypeVar("F", bound=Callable[..., Any] | None)
 
 BASE, ELI, GATES, REPAIRS = "base", "ELI", "ELI, label-free gates", "repairs, label-free"
 ORACLES, BASELINES, BOUNDS = "baselines, oracle", "baselines, label-free", "bounds, oracle"
-GROUPS = (BASE, ELI, GATES, REPAIRS, ORACLES, BASELINES, BOUNDS)
+RIVALS = "other corrections, label-free"
+GROUPS = (BASE, ELI, GATES, REPAIRS, ORACLES, BASELINES, RIVALS, BOUNDS)
 """Headings of tables, in their order; groups of later methods come after these."""
 
 DEFAULT = "repair"
@@ -53,10 +54,17 @@ class Prediction:
 
 @dataclass(frozen=True, eq=False)
 class OldSamples:
-    """What an oracle knows: which test images are of old classes (N,), and their latents under the previous model."""
+    """What an oracle knows.
+
+    Args:
+        mask: Which test images are of old classes, (N,).
+        previous: Their latents under the previous model.
+        statistics: Of all old training images under the current model; with `aligner.rivals=true` alone.
+    """
 
     mask: Tensor
     previous: Tensor
+    statistics: ClassStatistics | None = None
 
 
 @dataclass(frozen=True)
