@@ -24,6 +24,8 @@ MAKERS = {
     "dpcr": elign.DPCR,
     "hopfield": lambda: elign.HopfieldShift(anchors=60, top=20),
     "mlp": lambda: elign.MLPMap(width=2, epochs=1),
+    "dual-e": lambda: elign.DualE(experts=3),
+    "adc": lambda: elign.ADC(step=0.5, norm="image"),
     "identity": Identity,
 }
 """One of each aligner, quick to fit; the fixture `make_aligner` goes through them."""
@@ -45,6 +47,22 @@ CLASSIFIERS = {
 
 Z = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
 """Four latents."""
+
+
+def learned(aligner, z_prev, z_cur, **options):
+    """Fits on pairs of latents; an aligner that needs images gets some that two models turn into these latents."""
+    if not aligner.needs_images:
+        return aligner.fit_latents(z_prev, z_cur, **options)
+    # An image is a latent and its drift. What is done to the latent moves it alike under both models.
+    dim = z_prev.shape[1]
+    statistics = elign.ClassStatistics(covariance="none").update(z_prev, torch.arange(len(z_prev)) % 3)
+    return aligner.fit(
+        lambda x: x[:, :dim],
+        lambda x: x[:, :dim] + x[:, dim:],
+        [torch.cat([z_prev, z_cur - z_prev], dim=1)],
+        statistics=statistics,
+        **options,
+    )
 
 
 def seeded(aligner, z, **options):

@@ -13,7 +13,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import pytest
 import torch
 from hypothesis import settings
-from tests.aligning import MAKERS
+from tests.aligning import MAKERS, learned
 from torch import nn
 
 import elign
@@ -69,7 +69,7 @@ def make_aligner(request):
 
 @pytest.fixture
 def fitted(make_aligner, pairs):
-    return make_aligner().fit_latents(*pairs)
+    return learned(make_aligner(), *pairs)
 
 
 @pytest.fixture

@@ -64,6 +64,7 @@ def made(name, z, labels):
         "head": HeadLogits,
         "weights": lambda: WeightAligned().fit(head=head, old_classes=2),
         "bic": lambda: elign.BiC().fit(z, labels, head=head, old_classes=2),
+        "il2m": lambda: elign.IL2M().fit(z, labels, head=head, old_classes=2, birth={0: (0.9, 0.9), 1: (0.8, 0.9)}),
         "aligned": lambda: Aligned(shift, NearestMean().fit(z=shift.align(z), labels=labels)),
         "voting": lambda: Voting(
             [HeadLogits(), means, Aligned(shift, means), Aligned(shift, HeadLogits())],
@@ -74,7 +75,7 @@ def made(name, z, labels):
     return others[name]()
 
 
-NAMES = [*CLASSIFIERS, "head", "weights", "bic", "aligned", "voting"]
+NAMES = [*CLASSIFIERS, "head", "weights", "bic", "il2m", "aligned", "voting"]
 
 
 @pytest.fixture(params=CLASSIFIERS)

@@ -87,6 +87,9 @@ MAKERS = {
     "linear head": lambda net, z, labels, aligner: LinearHead().fit(z=z, labels=labels, head=net.fc),
     "weights": lambda net, z, labels, aligner: WeightAligned().fit(head=net.fc, old_classes=KNOWN),
     "bic": lambda net, z, labels, aligner: elign.BiC().fit(z, labels, head=net.fc, old_classes=KNOWN),
+    "il2m": lambda net, z, labels, aligner: elign.IL2M().fit(
+        z, labels, head=net.fc, old_classes=KNOWN, birth=dict.fromkeys(range(KNOWN), (0.9, 0.8))
+    ),
     "ridge head": lambda net, z, labels, aligner: elign.RidgeHead(penalty=1.0).fit(z=z, labels=labels),
     "random features": lambda net, z, labels, aligner: elign.RandomFeatures(width=60).fit(z=z, labels=labels),
     "fecam": lambda net, z, labels, aligner: elign.FeCAM(power=0.5).fit(z=z, labels=labels),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.aligning import learned
 from tests.exporting import DIM, GATES, STEPS, aligned, drifted, energy, head_of, run_onnx
 from torch import nn
 
@@ -34,6 +35,8 @@ ALIGNERS = {
     "linear map": lambda: elign.GLS().fit_latents(*drifted()),
     "hopfield": lambda: elign.HopfieldShift(top=20).fit_latents(*drifted()),
     "fisher": lambda: elign.FisherShift(head=head_of()).fit_latents(*drifted()),
+    "dual": lambda: elign.DualE(experts=3).fit_latents(*drifted()),
+    "adversarial": lambda: learned(elign.ADC(step=0.1, norm="image"), *drifted()),
     "network": lambda: elign.MLPMap(width=2, epochs=1).fit_latents(*drifted()),
 }
 COMBINATIONS = [(aligner, "none") for aligner in ALIGNERS]

@@ -8,6 +8,7 @@ import warnings
 
 import pytest
 import torch
+from tests.aligning import learned
 from tests.fuzzing import bounded, signed
 from torch import nn
 
@@ -50,6 +51,8 @@ def make_all():
         **{kind.__name__: kind().fit_latents(z_prev, z) for kind in PLAIN_ALIGNERS},
         "FisherShift": elign.FisherShift(head=head).fit_latents(z_prev, z),
         "MLPMap": elign.MLPMap(width=1, epochs=1).fit_latents(z_prev, z),
+        "DualE": elign.DualE(experts=2, rank=0.5).fit_latents(z_prev, z),
+        "ADC": learned(elign.ADC(), z_prev, z),
         "Always": elign.Always(),
         "ByPrediction": elign.ByPrediction(old_classes=2),
         "ByEnergy": elign.ByEnergy().fit(energy, z),
@@ -63,6 +66,7 @@ def make_all():
         "RandomFeatures": elign.RandomFeatures(width=5, penalty=1.0).fit(z=z, labels=labels),
         "FeCAM": elign.FeCAM().fit(z=z, labels=labels),
         "BiC": elign.BiC().fit(z, labels, head=head, old_classes=2),
+        "IL2M": elign.IL2M().fit(z, labels, head=head, old_classes=2, birth={0: (0.9, 0.9), 1: (0.8, 0.9)}),
         "HeadLogits": elign.HeadLogits(),
         "WeightAligned": elign.WeightAligned().fit(head=head, old_classes=2),
         "Aligned": elign.Aligned(shift, means),
@@ -184,12 +188,14 @@ def test_extra_tensors_are_refused(tampered, name):
 @pytest.mark.parametrize("name", [name for name, made in MADE.items() if int(made.latent_dim)])
 def test_another_latent_dimension_is_refused(tampered, name):
     # No tensor of these depends on the dimension.
-    free = name in ("Identity", "ByEnergy", "FixedStrength", "WeightAligned", "BiC")
+    free = name in ("Identity", "ByEnergy", "FixedStrength", "WeightAligned", "BiC", "IL2M")
     for dim in (0, -1, -(2**40), 2**20 + 1, 2**40, 2**62, *(() if free else (3, 30_000))):
         refused(tampered(MADE[name], tensors={"latent_dim": torch.tensor(dim)}))
 
 
 OPTIONS = {
+    "ADC": {"images": [0, "1"], "steps": [10**9], "step": ["1", float("inf")], "norm": ["pixel", ["batch"]]},
+    "DualE": {"experts": [0, 10**9], "rank": [0, 2, "1"], "temperature": [0.0], "keep": [-1], "statistics": ["x", {}]},
     "ByPrediction": {
         "old_classes": [10**8, [0, 10**8], [-1], [], "10", 10**400],
         "logits": ["print"],
@@ -281,6 +287,8 @@ def test_objects_that_cannot_be_saved_do_not_come_out_of_files(tampered):
 
 
 VALUES = {
+    ("ADC", "classes"): [[0, 1, 2**40], [1, 0, 2], [0, 1, 1], [-1, 0, 1]],
+    ("ADC", "kept"): [[1, 1, -1]],
     ("ClassStatistics", "classes"): [[0, 2**40], [1, 0], [1, 1], [-1, 0]],
     ("ClassStatistics", "counts"): [[3, -3], [0, 3], [3, 2**62]],
     ("ClassStatistics diagonal", "diagonals"): [-torch.ones(CLASSES, DIM)],

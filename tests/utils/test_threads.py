@@ -66,6 +66,12 @@ def fit_aligner(models, seed):
     return state(aligner.fit(*latents, data(seed, [3, 4, 5]), passes=2))
 
 
+def fit_adc(models, seed):
+    statistics = elign.ClassStatistics.from_data(models[0], "fc", data(100 + seed, [0, 1, 2]))
+    latents = [elign.Latents(model, "fc") for model in models]
+    return state(elign.ADC(images=10, step=1.0).fit(*latents, data(seed, [3, 4, 5]), statistics=statistics))
+
+
 def fit_energy(models, seed):
     latents = [elign.Latents(model, "fc") for model in models]
     aligner = elign.EnergyAligner(hidden=(4,), iterations=20, steps=3, seed=seed)
@@ -79,7 +85,7 @@ def fit_repair(models, seed):
     return state(repair) + state(repair.statistics)
 
 
-@pytest.mark.parametrize("fit", [fit_aligner, fit_energy, fit_repair])
+@pytest.mark.parametrize("fit", [fit_aligner, fit_adc, fit_energy, fit_repair])
 def test_sixteen_fits_at_once_are_sixteen_fits(models, fit):
     before = modes(*models), copy.deepcopy([model.state_dict() for model in models])
     alone = [fit(models, seed) for seed in range(THREADS)]

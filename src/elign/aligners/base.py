@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
 import torch
 from torch import Tensor, nn
@@ -78,6 +78,8 @@ class Aligner(FittedModule):
     """
 
     how_to_fit = "fit(...) or fit_latents(...)"
+    needs_images: ClassVar[bool] = False
+    """Whether it learns from images and models, with `fit`, and not from latents alone."""
     seed = 0
 
     def __init__(self) -> None:
@@ -202,17 +204,21 @@ class Aligner(FittedModule):
         Exact for affine aligners: means `m A + b`, covariances `A'SA`. Others move samples, `per_class` of each class;
         see `ClassStatistics.resampled`. Needs an aligner that was fitted with `direction="forward"`.
         """
-        dim = self.require_fitted()
-        if self.direction != "forward":
-            raise OptionError('statistics are transported by an aligner that was fitted with direction="forward"')
-        if statistics.require_fitted() != dim:
-            raise LatentError(f"this aligner takes latents of dimension {dim}, the statistics have {statistics.dim}")
+        self._check_transport(statistics)
         if (found := self.affine()) is not None:
             return statistics.affine(*found)
         # One stream for samples and noise, since two of one seed would give the same numbers to both; of a fixed seed,
         # so that the same statistics come out at each call.
         generator = torch.Generator().manual_seed(self.seed)
         return statistics.resampled(lambda z: self.align(z, generator=generator), per_class, generator)
+
+    def _check_transport(self, statistics: ClassStatistics) -> None:
+        """Raise if this aligner cannot transport these statistics."""
+        dim = self.require_fitted()
+        if self.direction != "forward":
+            raise OptionError('statistics are transported by an aligner that was fitted with direction="forward"')
+        if statistics.require_fitted() != dim:
+            raise LatentError(f"this aligner takes latents of dimension {dim}, the statistics have {statistics.dim}")
 
     def traceable(self) -> nn.Module:
         """Return a module with the `align` of this aligner that torch can record."""
