@@ -216,7 +216,7 @@ class Aligner(FittedModule):
 
     def traceable(self) -> nn.Module:
         """Return a module with the `align` of this aligner that torch can record."""
-        return TracedAligner(self, getattr(self, "energy", None))
+        return TracedAligner(self, self._move)
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
         # Files from before there were two directions do not say which one it is.
@@ -266,19 +266,20 @@ class Aligner(FittedModule):
 class TracedAligner(nn.Module):
     """An aligner whose `align` can be recorded: no checks of values, every row moved and then chosen from.
 
-    `mover` has the `_move` of an aligner, in tensor operations only; `energy` is for gates that ask for it.
+    `move` is the `_move` of an aligner, in tensor operations only; `energy` is for gates that ask for it.
     """
 
-    def __init__(self, mover: nn.Module, energy: nn.Module | None) -> None:
+    def __init__(self, aligner: Aligner, move: Callable[[Tensor, None], Tensor]) -> None:
         super().__init__()
-        self.mover: Any = mover
-        self.energy = energy
+        # A part, so that its tensors have names in the graph.
+        self.aligner, self.move = aligner, move
+        self.energy: nn.Module | None = getattr(aligner, "energy", None)
 
     def align(self, z: Tensor, *, where: Tensor | None = None, generator: torch.Generator | None = None) -> Tensor:
         """Map latents `(..., D)` to aligned latents; `where` as in `Aligner.align`."""
         # A shape is known while recording; latents (N, D) need no reshaping in the graph.
         rows = z if z.ndim == 2 else z.reshape(-1, z.shape[-1])
-        moved: Tensor = self.mover._move(rows, None)
+        moved = self.move(rows, None)
         if where is not None:
             weights = where.reshape(-1, 1)
             if weights.dtype != torch.bool:

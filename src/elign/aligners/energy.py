@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from elign.aligners.base import Aligner, FitReport, TracedAligner
 from elign.energy.model import EnergyModel, check_widths
-from elign.energy.sampler import Schedule, TracedChain, descend
+from elign.energy.sampler import HiddenChain, Schedule, descend
 from elign.energy.training import train_energy
 from elign.utils.errors import LatentError, OptionError
 from elign.utils.fitted import Progress, register
@@ -136,7 +136,8 @@ class EnergyAligner(Aligner):
                 f"only the chain of an EnergyModel can be exported, not of a {type(self.energy).__name__}"
             )
         schedule = Schedule.checked(self.steps, self.step_size, 0.0, self.half_step)
-        return TracedAligner(TracedChain(self.energy, schedule), self.energy)
+        chain = HiddenChain(self.energy, schedule, self.energy.linear_maps()[0][0])
+        return TracedAligner(self, chain.unrolled)
 
     def _row_values(self, z_prev: Tensor, z_cur: Tensor, aligned: Tensor) -> dict[str, Tensor]:
         previous, current = (z_cur, z_prev) if self.is_forward else (z_prev, z_cur)

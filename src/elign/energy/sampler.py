@@ -3,8 +3,7 @@
 `HiddenChain` is an exact fast form for `EnergyModel`: it runs the chain in the space of the first hidden layer. With
 u = W1 z + b1, one step z <- z - s W1^T g(u) is u <- u - s (W1 W1^T) g(u). So the whole chain runs on u with the Gram
 matrix W1 W1^T, the gradients g are summed, and z moves once at the end: z_L = z_0 - s W1^T (g_0 + ... + g_{L-1}). The
-cost of a step does not depend on the latent dimension; no autograd graph is needed. `TracedChain` is the same chain
-unrolled for an exported graph. Other energies are differentiated.
+cost of a step does not depend on the latent dimension; no autograd graph is needed. Other energies are differentiated.
 """
 
 from __future__ import annotations
@@ -151,7 +150,8 @@ class HiddenChain:
     def __init__(self, energy: EnergyModel, schedule: Schedule, like: Tensor) -> None:
         self.schedule, self._slope, self._widths = schedule, energy.slope, energy.hidden
         device, dtype = like.device, compute_dtype(like)
-        with _without_graph():
+        # Not in inference mode: a graph that is recorded cannot hold its tensors.
+        with torch.no_grad():
             maps = [(w.detach().to(device, dtype), b.detach().to(device, dtype)) for w, b in energy.linear_maps()]
             self.first, self.first_bias = maps[0]
             output, _ = maps.pop()
@@ -184,6 +184,31 @@ class HiddenChain:
                 if out is None:
                     result[block] = end
         return result
+
+    def unrolled(self, z: Tensor, generator: None = None) -> Tensor:
+        """Walk without noise in operations that a graph can hold: no buffers, no blocks of rows, no loop."""
+        if not self.schedule.steps:
+            return z.clone()
+        if not self._widths:
+            return z - self.exit * (self.schedule.steps * self.schedule.step)
+        u = self.enter(z)
+        total = gradient = self._gradient(u)
+        for _ in range(self.schedule.steps - 1):
+            u = torch.addmm(u, gradient, self.descent)
+            gradient = self._gradient(u)
+            total = total + gradient
+        return torch.addmm(z, total, self.exit, alpha=-self.schedule.step)
+
+    def _gradient(self, u: Tensor) -> Tensor:
+        """Return dE/du, without the matrix that `exit` and `descent` already hold."""
+        values = [u]
+        for weight, bias in self.up:
+            values.append(torch.addmm(bias, F.leaky_relu(values[-1], self._slope), weight))
+        slopes = [torch.where(value > 0, 1.0, self._slope) for value in values]
+        gradient = slopes.pop()
+        for weight in reversed(self.down):
+            gradient = (gradient @ weight) * slopes.pop()
+        return gradient
 
     def walk(self, u: Tensor, noise: _Noise | None) -> Tensor:
         """Move `u`, values of the first hidden layer from `enter`, in place; return the sum of all gradients."""
@@ -288,51 +313,3 @@ class _Noise:
 def _without_graph() -> AbstractContextManager[object]:
     """Inference mode, which saves a tenth of the time for a few rows; `torch.compile` cannot record it."""
     return torch.no_grad() if torch.compiler.is_compiling() else torch.inference_mode()
-
-
-class TracedChain(nn.Module):
-    """The noise-free `HiddenChain` as an unrolled graph: runtimes neither fuse nor plan across a loop in it."""
-
-    def __init__(self, energy: EnergyModel, schedule: Schedule) -> None:
-        super().__init__()
-        self.steps = schedule.steps
-        self.slope, self.hidden = energy.slope, energy.hidden
-        chain = HiddenChain(energy, schedule, energy.linear_maps()[0][0].float())
-        self.entry, self.entry_bias = _frozen(chain.first.t()), _frozen(chain.first_bias)
-        self.exit, self.descent = _frozen(chain.exit * -schedule.step), _frozen(chain.descent)
-        self.up = nn.ParameterList(_frozen(weight) for weight, _ in chain.up)
-        self.up_bias = nn.ParameterList(_frozen(bias) for _, bias in chain.up)
-        self.down = nn.ParameterList(_frozen(weight) for weight in reversed(chain.down))
-        # As tensors, not numbers: torch would record two more operations for each place that uses them.
-        self.up_slope, self.down_slope = _frozen(torch.tensor(1.0)), _frozen(torch.tensor(energy.slope))
-
-    def _move(self, z: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        if self.steps == 0:
-            return z.clone()
-        if not self.hidden:
-            return z + self.exit * self.steps
-        u = torch.addmm(self.entry_bias, z, self.entry)
-        total = gradient = self._gradient(u)
-        for _ in range(self.steps - 1):
-            u = torch.addmm(u, gradient, self.descent)
-            gradient = self._gradient(u)
-            total = total + gradient
-        return torch.addmm(z, total, self.exit)
-
-    def _gradient(self, u: Tensor) -> Tensor:
-        """Return dE/du, without the matrix that `exit` and `descent` already hold."""
-        values = [u]
-        for weight, bias in zip(self.up, self.up_bias, strict=True):
-            values.append(torch.addmm(bias, F.leaky_relu(values[-1], self.slope), weight))
-        gradient = self._slopes(values.pop())
-        for weight in self.down:
-            gradient = (gradient @ weight) * self._slopes(values.pop())
-        return gradient
-
-    def _slopes(self, value: Tensor) -> Tensor:
-        return torch.where(value > 0, self.up_slope, self.down_slope)
-
-
-def _frozen(tensor: Tensor) -> nn.Parameter:
-    """Return a copy as a parameter: tensors of a `HiddenChain` are made in inference mode, or are the energy's own."""
-    return nn.Parameter(tensor.clone(memory_format=torch.contiguous_format), requires_grad=False)
