@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Self
 
 import torch
@@ -375,13 +375,10 @@ class FixedStrength(Gate):
 
     def __init__(self, *, shares: Sequence[float] = _SHARES, tolerance: float = 0.02) -> None:
         super().__init__()
-        try:
-            given = [] if isinstance(shares, str) else [float(share) for share in shares]
-        except (TypeError, ValueError, OverflowError):
-            given = []
-        if not given or not all(0 <= share <= 1 for share in given):
-            raise OptionError(f"shares must be numbers in [0, 1], got {shares!r}")
-        self.shares = tuple(sorted(given))
+        given = shares if isinstance(shares, Iterable) else [shares]
+        self.shares = tuple(sorted(float(check_number(share, "each of shares", most=1)) for share in given))
+        if not self.shares:
+            raise OptionError("shares must hold at least one number in [0, 1]")
         self.tolerance = check_number(tolerance, "tolerance", most=1)
 
     def _build(self, dim: int) -> None:

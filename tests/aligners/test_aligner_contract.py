@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 
 import numpy as np
 import pytest
@@ -336,6 +337,48 @@ def test_forward_is_backward_with_the_two_models_exchanged(make_aligner, pairs):
 def test_an_unknown_direction_is_refused(pairs):
     with pytest.raises(OptionError, match="direction must be one of backward, forward, got 'sideways'"):
         MeanShift().fit_latents(*pairs, direction="sideways")
+
+
+# --- options ---------------------------------------------------------------------------------------------
+
+
+ENERGY_OUT_OF_RANGE = {
+    "hidden": [64, (0,), (8, -1), (8.0,), "64"],
+    "iterations": [0, 1.5],
+    "learning_rate": [0.0, -1e-4, math.nan, math.inf],
+    "batch_size": [0, 12.5],
+    "steps": [-1, 2.5],
+    "step_size": [0.0, -1.0, math.inf],
+    "noise": [-0.1, math.nan],
+    "ema_decay": [-0.1, 1.0, math.nan],
+    "seed": [-1, 1.0, 2**63, None],
+}
+
+
+@pytest.mark.parametrize(
+    ("make", "option", "values"),
+    [
+        *[(EnergyAligner, option, values) for option, values in ENERGY_OUT_OF_RANGE.items()],
+        (elign.RandomShift, "norm", [-1.0, math.inf, math.nan, "1"]),
+        (elign.RandomShift, "seed", [-1, 0.5]),
+        (elign.Ridge, "penalty", [0, -1.0, math.inf, math.nan, "best"]),
+        (elign.LocalShift, "bandwidth", [1e-22, 0.0, -1.0, math.nan]),
+        (elign.LocalShift, "anchors", [0]),
+        (elign.LDC, "solver", ["newton"]),
+        (elign.LDC, "epochs", [10**9]),
+        (elign.GLS, "rho", [0.0]),
+        (elign.SLDC, "tau", [0.0]),
+        (elign.DPCR, "tolerance", [1.0]),
+        (elign.HopfieldShift, "share", [2.0]),
+        (elign.FisherShift, "width", [math.nan]),
+        (elign.FisherShift, "head", ["fc"]),
+        (elign.MLPMap, "width", [10**6]),
+    ],
+)
+def test_options_out_of_range_are_refused_by_name(make, option, values):
+    for value in values:
+        with pytest.raises(OptionError, match=option):
+            make(**{option: value})
 
 
 # --- The state of a fitted aligner, for all aligners: copies, files, state dicts and threads keep every bit.

@@ -20,22 +20,9 @@ def statistics_of(z):
     return ClassStatistics().update(z, torch.arange(len(z)) % 3)
 
 
-MAPS = [
-    elign.LDC(),
-    elign.LDC(solver="adam", epochs=2),
-    elign.GLS(),
-    elign.SLDC(),
-    elign.DPCR(),
-    elign.HopfieldShift(anchors=50, top=20),
-    elign.FisherShift(head=nn.Linear(5, 3)),
-    elign.MLPMap(width=2, epochs=2),
-]
-
-
-@pytest.mark.parametrize("aligner", MAPS, ids=lambda each: f"{type(each).__name__}-{getattr(each, 'solver', '')}")
-def test_a_saved_map_transports_as_before(aligner, tmp_path):
+def test_a_saved_fisher_shift_transports_as_before_without_its_head(tmp_path):
     z, moved = pairs()
-    aligner.fit_latents(z, moved, direction="forward")
+    aligner = elign.FisherShift(head=nn.Linear(5, 3)).fit_latents(z, moved, direction="forward")
     again = elign.Aligner.load(aligner.save(tmp_path / "map.safetensors"))
     one, two = (each.transport(statistics_of(z)) for each in (aligner, again))
     assert torch.equal(one.means, two.means)
@@ -144,25 +131,6 @@ def test_a_network_follows_a_bend_that_no_linear_map_can():
     bent = elign.MLPMap(width=16, learning_rate=0.1).fit_latents(z, z.abs(), direction="forward")
     straight = elign.Ridge().fit_latents(z, z.abs(), direction="forward")
     assert bent.report.drift_after < 0.3 * straight.report.drift_after
-
-
-@pytest.mark.parametrize(
-    ("maker", "options"),
-    [
-        (elign.LDC, {"solver": "newton"}),
-        (elign.LDC, {"epochs": 10**9}),
-        (elign.GLS, {"rho": 0.0}),
-        (elign.SLDC, {"tau": 0.0}),
-        (elign.DPCR, {"tolerance": 1.0}),
-        (elign.HopfieldShift, {"share": 2.0}),
-        (elign.FisherShift, {"width": float("nan")}),
-        (elign.FisherShift, {"head": "fc"}),
-        (elign.MLPMap, {"width": 10**6}),
-    ],
-)
-def test_options_out_of_range(maker, options):
-    with pytest.raises(OptionError):
-        maker(**options)
 
 
 def test_a_network_that_would_not_fit_is_refused():

@@ -31,8 +31,7 @@ class AffineAligner(Aligner):
             matrix, shift = self._solve(z_cur.cpu().double(), z_prev.cpu().double())
         except RuntimeError:  # of a solver that finds infinite numbers
             matrix, shift = torch.full((1,), torch.nan), None
-        if not bool(matrix.isfinite().all()):
-            raise LatentError("these latents are too large for sums over them: scale them down")
+        check_size(matrix)
         self.matrix = matrix.to(z_cur).contiguous()
         self.shift = torch.zeros_like(z_cur[0]) if shift is None else shift.to(z_cur)
 
@@ -45,6 +44,12 @@ class AffineAligner(Aligner):
         """Return A and b."""
         self.require_fitted()
         return self.matrix.cpu().double(), self.shift.cpu().double()
+
+
+def check_size(*learned: Tensor) -> None:
+    """Raise if sums over latents became NaN or infinite."""
+    if not all(bool(tensor.isfinite().all()) for tensor in learned):
+        raise LatentError("these latents are too large for sums over them: scale them down")
 
 
 def solve_ridge(source: Tensor, target: Tensor, penalty: float) -> Tensor:

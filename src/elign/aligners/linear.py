@@ -7,8 +7,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from elign.aligners.affine import check_size
 from elign.aligners.base import Aligner
-from elign.utils.errors import LatentError, OptionError
+from elign.utils.errors import OptionError
 from elign.utils.fitted import Progress, register
 from elign.utils.tensors import check_number, check_seed, compute_dtype, product
 
@@ -74,7 +75,7 @@ class MeanShift(_Shift):
 
     def _learn(self, z_prev: Tensor, z_cur: Tensor, progress: Progress | None) -> None:
         self.shift = z_prev.mean(dim=0) - z_cur.mean(dim=0)
-        _check_size(self.shift)
+        check_size(self.shift)
 
 
 @register
@@ -105,7 +106,7 @@ class RandomShift(_Shift):
         mean = z_prev.mean(dim=0) - z_cur.mean(dim=0)
         length = mean.cpu().double().norm().item() if self.norm is None else self.norm
         self.shift = (direction * (length / direction.norm())).to(z_cur)
-        _check_size(self.shift)
+        check_size(self.shift)
 
 
 @register
@@ -159,7 +160,7 @@ class Ridge(Aligner):
         # Latents that are all alike carry no slope: any positive number then gives A = 0.
         unit = variance if variance > 0 else 1.0
         gram, cross = x.t() @ x, x.t() @ residual
-        _check_size(gram, cross)
+        check_size(gram, cross)
         penalty = _best_penalty(x, residual, gram, cross, len(x) * unit) if self.penalty == "auto" else self.penalty
         gram.diagonal().add_(penalty * len(x) * unit)
         factor, failed = torch.linalg.cholesky_ex(gram)
@@ -197,11 +198,6 @@ def _best_penalty(x: Tensor, y: Tensor, gram: Tensor, cross: Tensor, unit: float
         return float((residual / left.clamp(min=1e-12).square()).mean())
 
     return min(_PENALTIES, key=error)
-
-
-def _check_size(*learned: Tensor) -> None:
-    if not all(bool(tensor.isfinite().all()) for tensor in learned):
-        raise LatentError("these latents are too large for sums over them: scale them down")
 
 
 def _identity(dim: int) -> Tensor:

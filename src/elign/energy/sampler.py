@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -60,7 +59,6 @@ def descend(
     half_step: bool = False,
     trajectory: bool = False,
     generator: torch.Generator | None = None,
-    block_rows: int | None = None,
 ) -> Tensor:
     """Let each latent walk downhill on an energy.
 
@@ -79,8 +77,6 @@ def descend(
         trajectory: Return the whole walk `(steps + 1, ..., D)`, from the start (index 0) to the result (index -1).
             With noise, the walk is another draw from the same distribution than the call without `trajectory`.
         generator: Source of the noise; the global random state is untouched when it is given.
-        block_rows: Rows that walk together (default: sized for the cache). Never changes the result beyond rounding;
-            chains with noise always use the default, so that their random numbers do not depend on it.
 
     Returns:
         The moved latents, detached, with the dtype and device of `z`.
@@ -97,7 +93,6 @@ def descend(
     schedule = Schedule.checked(steps, step_size, noise, half_step)
     if not z.is_floating_point() or z.ndim < 1:
         raise LatentError(f"latents must be a floating-point tensor (..., D), got {z.dtype} of shape {tuple(z.shape)}")
-    block_rows = None if block_rows is None else check_whole(block_rows, "block_rows", least=1)
     rows = z.detach().reshape(-1, z.shape[-1])
     once = replace(schedule, steps=1) if trajectory else schedule
     with torch.autocast(z.device.type, enabled=False):
@@ -112,25 +107,22 @@ def descend(
         else:
             move = partial(_autograd, energy, once)
         if not trajectory:
-            return move(rows, generator, block_rows).reshape(z.shape)
+            return move(rows, generator).reshape(z.shape)
         # Half precision would lose small steps.
         states = [rows.to(compute_dtype(rows))]
         for _ in range(schedule.steps):
-            states.append(move(states[-1], generator, block_rows))
+            states.append(move(states[-1], generator))
     with torch.inference_mode(False):
         return torch.stack(states).to(z.dtype).reshape(len(states), *z.shape)
 
 
-def _autograd(
-    energy: nn.Module, schedule: Schedule, rows: Tensor, generator: torch.Generator | None, block_rows: int | None
-) -> Tensor:
+def _autograd(energy: nn.Module, schedule: Schedule, rows: Tensor, generator: torch.Generator | None) -> Tensor:
     weight = next(energy.parameters(), None)
     dtype = compute_dtype(rows) if weight is None else weight.dtype
-    size = block_rows if block_rows and not schedule.kick else _BLOCK_ROWS
     # Leaving inference mode needs a copy: its tensors can never be differentiated.
     with torch.inference_mode(False), torch.enable_grad():
         result = torch.empty_like(rows)
-        for block in (slice(first, first + size) for first in range(0, len(rows), size)):
+        for block in _blocks(rows, _BLOCK_ROWS):
             z = rows[block].clone().to(dtype)
             for _ in range(schedule.steps):
                 z.requires_grad_()
@@ -142,6 +134,10 @@ def _autograd(
                     z = z + schedule.kick * standard_normal(z.shape, z, generator)
             result[block] = z.detach()
     return result
+
+
+def _blocks(rows: Tensor, size: int) -> list[slice]:
+    return [slice(first, first + size) for first in range(0, len(rows), size)]
 
 
 class HiddenChain:
@@ -162,19 +158,16 @@ class HiddenChain:
             self.exit, *self.down = [*down[:-1], down[-1] * output.t()] if down else [output]
             self.descent = (self.exit @ self.first.t()) * -schedule.step
 
-    def run(
-        self, z: Tensor, generator: torch.Generator | None = None, block_rows: int | None = None, full: bool = False
-    ) -> Tensor:
+    def run(self, z: Tensor, generator: torch.Generator | None = None, *, full: bool = False) -> Tensor:
         """Walk from each row of `z`; see `descend`."""
         # Allocated outside of inference mode, so that callers get an ordinary tensor back.
         with torch.inference_mode(False):
             result = torch.empty_like(z)
         size = max(_LEAST_ROWS, _BLOCK_NUMBERS // max(self._widths, default=z.shape[1]))
-        if block_rows and not self.schedule.kick:
-            size = block_rows
-        with _without_graph():
+        # Inference mode saves a tenth of the time for a few rows; `torch.compile` cannot record it.
+        with torch.no_grad() if torch.compiler.is_compiling() else torch.inference_mode():
             noise = self.noise(generator, full=full)
-            for block in (slice(first, first + size) for first in range(0, len(z), size)):
+            for block in _blocks(z, size):
                 start = z[block].to(self.first.dtype)
                 total = self.walk(self.enter(start), noise)
                 origin = start + noise.moved() if noise else start
@@ -308,8 +301,3 @@ class _Noise:
         """Return how far the noise has moved each latent."""
         seen = self._sum if self._basis is None else self._sum @ self._basis
         return (seen if self._unseen is None else seen + self._unseen) * self._kick
-
-
-def _without_graph() -> AbstractContextManager[object]:
-    """Inference mode, which saves a tenth of the time for a few rows; `torch.compile` cannot record it."""
-    return torch.no_grad() if torch.compiler.is_compiling() else torch.inference_mode()
