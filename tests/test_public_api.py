@@ -104,7 +104,7 @@ def test_no_file_of_the_core_imports_the_bench(path):
 
 
 def test_all_folders_of_the_package_are_known_here():
-    parts = {path.parent.name for path in ROOT.glob("*/__init__.py")} | {"gates", "attachments"}
+    parts = {path.parent.name for path in ROOT.glob("*/__init__.py")} | {"gates", "attachments", "export"}
     assert parts == {*LAYERS, "integrations", "lab"}
 
 

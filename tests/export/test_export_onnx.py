@@ -14,8 +14,7 @@ from torch import nn
 
 import elign
 from elign import export
-from elign.export import export_onnx
-from elign.export.recording import AlignedLatents, Recording, write_onnx
+from elign.export import AlignedLatents, Recording, export_onnx, write_onnx
 
 onnx = pytest.importorskip("onnx")
 

@@ -11,7 +11,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import elign
-from elign.export import ExportError, export_model_torch, export_onnx, export_torch, recording
+from elign import export
+from elign.export import ExportError, export_model_torch, export_onnx, export_torch
 
 
 def test_an_energy_of_ones_own_is_refused(tmp_path):
@@ -36,24 +37,16 @@ def test_an_energy_of_ones_own_is_refused(tmp_path):
         ({"example": torch.zeros(0, DIM)}, elign.LatentError, "empty"),
         ({"example": torch.zeros(3, DIM + 1)}, elign.LatentError, "dimension"),
         ({"opset": 9}, elign.OptionError, "opset"),
+        ({"gate": GATES["energy"](energy((4,)))}, ExportError, "MeanShift"),
+        ({"aligner": elign.Ridge()}, elign.NotFittedError, "Ridge"),
+        ({"aligner": nn.Linear(6, 4)}, elign.OptionError, "export_model_onnx"),
+        ({"aligner": elign.Always()}, elign.OptionError, "export_model_onnx"),
     ],
 )
 def test_what_cannot_be_exported_says_so(tmp_path, shift, options, error, message):
     with pytest.raises(error, match=message):
-        export_onnx(shift, tmp_path / "a.onnx", **options)
+        export_onnx(path=tmp_path / "a.onnx", **{"aligner": shift, **options})
     assert not list(tmp_path.iterdir())
-
-
-def test_an_energy_gate_needs_an_energy(tmp_path, shift):
-    with pytest.raises(ExportError, match="MeanShift"):
-        export_onnx(shift, tmp_path / "a.onnx", gate=GATES["energy"](energy((4,))))
-
-
-def test_what_is_no_fitted_aligner_says_so(tmp_path, net):
-    with pytest.raises(elign.NotFittedError):
-        export_onnx(elign.Ridge(), tmp_path / "a.onnx")
-    with pytest.raises(elign.OptionError, match="export_model_onnx"):
-        export_onnx(net, tmp_path / "a.onnx")
 
 
 class TakesWeights(nn.Module):
@@ -95,17 +88,17 @@ def test_a_model_that_fixes_the_number_of_rows_is_told_what_to_write(tmp_path, s
 
 def test_what_torch_says_last_is_kept_and_its_colours_are_not():
     error = RuntimeError("\n".join(["\x1b[96mit failed\x1b[0m", *"abcdefg", "", "because of this"]))
-    said = recording._first_lines(error)
+    said = export._first_lines(error)
     assert said.startswith("it failed\n")
     assert said.endswith("\nbecause of this")
 
 
 def test_missing_packages_are_named_with_the_command(tmp_path, shift, monkeypatch):
-    monkeypatch.setattr(recording, "_installed", lambda name: name != "onnxscript")
+    monkeypatch.setattr(export, "_installed", lambda name: name != "onnxscript")
     with pytest.raises(ExportError, match=re.escape("needs onnxscript: pip install 'elign[export]'")):
         export_onnx(shift, tmp_path / "a.onnx")
 
 
 def test_without_a_runtime_nothing_is_compared(tmp_path, shift, monkeypatch):
-    monkeypatch.setattr(recording, "_installed", lambda name: name != "onnxruntime")
+    monkeypatch.setattr(export, "_installed", lambda name: name != "onnxruntime")
     assert export_onnx(shift, tmp_path / "a.onnx").difference is None

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
 from elign.aligners.base import Aligner
 from elign.utils.errors import LatentError
-from elign.utils.fitted import Progress
+from elign.utils.fitted import Progress, Shapes
 from elign.utils.tensors import compute_dtype, product
 
 
 class AffineAligner(Aligner):
     """Maps latents to `z A + b`; a subclass gives `_solve`."""
 
+    shapes: ClassVar[Shapes] = {"matrix": "DD", "shift": "D"}
     matrix: Tensor
     shift: Tensor
-
-    def _build(self, dim: int) -> None:
-        super()._build(dim)
-        self.register_buffer("matrix", torch.zeros(dim, dim))
-        self.register_buffer("shift", torch.zeros(dim))
 
     def _solve(self, source: Tensor, target: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return A and b (None for 0) from pairs of rows, in float64 on the CPU."""

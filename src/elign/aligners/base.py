@@ -30,10 +30,9 @@ class FitReport:
     Means are over training pairs: all of them, or 4096 evenly spread ones when there are more.
 
     Example:
-        >>> import torch
-        >>> from elign import MeanShift
+        >>> import torch, elign
         >>> z = torch.randn(100, 4)
-        >>> report = MeanShift().fit_latents(z, z + 1).report
+        >>> report = elign.MeanShift().fit_latents(z, z + 1).report
         >>> report.rows, report.dim, round(report.drift_before, 2), round(report.drift_after, 2)
         (100, 4, 2.0, 0.0)
     """
@@ -64,9 +63,8 @@ class Aligner(FittedModule):
     State lives in the `state_dict` and moves with `.to()`. Labels never enter: an aligner sees latents only.
 
     Example:
-        >>> import torch
-        >>> from elign import Aligner
-        >>> class Halve(Aligner):                                   # an aligner of your own: _learn and _move
+        >>> import torch, elign
+        >>> class Halve(elign.Aligner):                                   # an aligner of your own: _learn and _move
         ...     def _learn(self, z_prev, z_cur, progress):
         ...         pass                                            # nothing to learn from the pairs
         ...     def _move(self, rows, generator):

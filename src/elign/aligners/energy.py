@@ -46,11 +46,10 @@ class EnergyAligner(Aligner):
         report: The `FitReport` of the last fit (not stored in files).
 
     Example:
-        >>> import torch
-        >>> from elign import EnergyAligner
+        >>> import torch, elign
         >>> z_prev = torch.randn(512, 16)
         >>> z_cur = z_prev + 1.0                                          # every latent drifted by 1
-        >>> aligner = EnergyAligner(iterations=200).fit_latents(z_prev, z_cur)
+        >>> aligner = elign.EnergyAligner(iterations=200).fit_latents(z_prev, z_cur)
         >>> aligner.report.energy_previous < aligner.report.energy_current
         True
         >>> aligner.align(z_cur).shape

@@ -82,12 +82,11 @@ def descend(
         The moved latents, detached, with the dtype and device of `z`.
 
     Example:
-        >>> import torch
-        >>> from elign import EnergyModel, descend
-        >>> energy, z = EnergyModel(8), torch.randn(4, 8)
-        >>> bool((energy(descend(energy, z, step_size=0.01)) < energy(z)).all())
+        >>> import torch, elign
+        >>> energy, z = elign.EnergyModel(8), torch.randn(4, 8)
+        >>> bool((energy(elign.descend(energy, z, step_size=0.01)) < energy(z)).all())
         True
-        >>> descend(energy, z, steps=30, trajectory=True).shape
+        >>> elign.descend(energy, z, steps=30, trajectory=True).shape
         torch.Size([31, 4, 8])
     """
     schedule = Schedule.checked(steps, step_size, noise, half_step)
