@@ -199,7 +199,7 @@ def _record(what: Any, gate: Gate | None, head: nn.Module | None, example: Examp
             raise OptionError(f"a gate and its head go with an aligner; a {type(what).__name__} works without them")
         z, logits = example if isinstance(example, tuple) and len(example) == 2 else (example, None)
         return _record_classifier(what, _example(z, "example", (_ROWS, what.takes)), logits)
-    latents, ready = _example(example, "example", (_ROWS, what.dim)), ready_gate(gate, what)
+    latents, ready = _example(example, "example", (_ROWS, what.dim)), ready_gate(gate)
     head = None if head is None else copy.deepcopy(head).cpu().float().eval()
     opinion = None if head is None else head.forward
     expected = _results(lambda z: what.align(z, where=ready(z, head=opinion, aligner=what)), latents)
@@ -236,7 +236,7 @@ def _record_model(model: nn.Module, example: Tensor, drop_noise: bool) -> Record
         attachment.model.eval()
         attachment.what = deterministic(attachment.what, drop_noise=drop_noise)
         if attachment.gate is not None and isinstance(attachment.what, Aligner):
-            attachment.gate = ready_gate(attachment.gate, attachment.what)
+            attachment.gate = ready_gate(attachment.gate)
     inputs = example.detach().cpu()
     inputs = _twice(inputs.float() if inputs.is_floating_point() else inputs)
     called: set[nn.Module] = set()
@@ -374,8 +374,8 @@ def _traceable(what: FittedModule) -> nn.Module:
         raise ExportError(str(error)) from error
 
 
-def ready_gate(gate: Gate | None, aligner: Aligner) -> Gate:
-    """Return a copy in float32 on the CPU of a gate; raise if it makes no sense in a graph with this aligner."""
+def ready_gate(gate: Gate | None) -> Gate:
+    """Return a copy in float32 on the CPU of a gate; raise if it makes no sense in a graph."""
     if gate is None:
         return Always()
     if isinstance(gate, ByMask):
@@ -383,10 +383,6 @@ def ready_gate(gate: Gate | None, aligner: Aligner) -> Gate:
             "a ByMask gate cannot be exported: its mask belongs to one batch. Export without a gate and choose rows "
             "outside of the graph, or use a gate that decides by itself"
         )
-    gate.require_fitted()
-    if gate.needs_energy and getattr(aligner, "energy", None) is None:
-        name = type(gate).__name__
-        raise ExportError(f"{name} needs an aligner with an energy, and a {type(aligner).__name__} has none")
     return copy.deepcopy(gate).cpu().float().eval()
 
 

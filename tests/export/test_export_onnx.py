@@ -58,9 +58,7 @@ def everything(tmp_path_factory):
     head, z = head_of(), drifted(seed=8)[1]
     pairs = {(a, g): (made[a], GATES[g](made[a])) for a, g in COMBINATIONS}
     module = Everything(
-        AlignedLatents(
-            export.deterministic(aligner, drop_noise=False), export.ready_gate(gate, aligner), copy.deepcopy(head)
-        )
+        AlignedLatents(export.deterministic(aligner, drop_noise=False), export.ready_gate(gate), copy.deepcopy(head))
         for aligner, gate in pairs.values()
     )
     expected = torch.stack([aligned(*pair, head, z) for pair in pairs.values()], dim=1)
