@@ -49,41 +49,29 @@ def test_what_cannot_be_exported_says_so(tmp_path, shift, options, error, messag
     assert not list(tmp_path.iterdir())
 
 
-class TakesWeights(nn.Module):
-    """Uses the weights of its head and never calls it."""
-
-    def __init__(self):
+class Odd(nn.Module):
+    def __init__(self, compute):
         super().__init__()
-        self.fc = nn.Linear(DIM, 4)
+        self.fc, self.compute = nn.Linear(DIM, 4), compute
 
     def forward(self, x):
-        return F.linear(x, self.fc.weight, self.fc.bias)
+        return self.compute(self.fc, x)
 
 
-def test_a_head_that_the_model_never_calls_is_named(tmp_path, shift):
-    model = TakesWeights().eval()
+@pytest.mark.parametrize(
+    ("compute", "message"),
+    [
+        (lambda fc, x: F.linear(x, fc.weight, fc.bias), "does not call 'fc'"),
+        (lambda fc, x: fc(x.reshape(len(x), DIM)), r"x\.shape\[0\] can be recorded"),
+    ],
+    ids=["the head is never called", "the number of rows is fixed"],
+)
+def test_models_that_cannot_be_recorded_are_told_why(tmp_path, shift, compute, message):
+    model = Odd(compute).eval()
     elign.attach(model, "fc", shift)
-    with pytest.raises(ExportError, match="does not call 'fc'"):
-        export_model_torch(model, tmp_path / "a.pt2", torch.zeros(2, DIM))
-    assert not list(tmp_path.iterdir())
-
-
-class FixesRows(nn.Module):
-    """Can be recorded for one number of rows only."""
-
-    def __init__(self):
-        super().__init__()
-        self.fc = nn.Linear(DIM, 4)
-
-    def forward(self, x):
-        return self.fc(x.reshape(len(x), DIM))
-
-
-def test_a_model_that_fixes_the_number_of_rows_is_told_what_to_write(tmp_path, shift):
-    model = FixesRows().eval()
-    elign.attach(model, "fc", shift)
-    with pytest.raises(ExportError, match=r"x\.shape\[0\] can be recorded"):
+    with pytest.raises(ExportError, match=message):
         export_model_torch(model, tmp_path / "a.pt2", torch.zeros(3, DIM))
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_torch_says_last_is_kept_and_its_colours_are_not():
