@@ -7,8 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from elign.aligners.base import Aligner
-from elign.utils.errors import LatentError
+from elign.aligners.base import Aligner, check_size
 from elign.utils.fitted import Progress, Shapes
 from elign.utils.tensors import compute_dtype, product
 
@@ -42,12 +41,6 @@ class AffineAligner(Aligner):
         """Return A and b."""
         self.require_fitted()
         return self.matrix.cpu().double(), self.shift.cpu().double()
-
-
-def check_size(*learned: Tensor) -> None:
-    """Raise if sums over latents became NaN or infinite."""
-    if not all(bool(tensor.isfinite().all()) for tensor in learned):
-        raise LatentError("these latents are too large for sums over them: scale them down")
 
 
 def solve_ridge(source: Tensor, target: Tensor, penalty: float) -> Tensor:

@@ -261,6 +261,12 @@ class Aligner(FittedModule):
         return {"drift_before": (z_cur - z_prev).norm(dim=1), "drift_after": (aligned - z_prev).norm(dim=1)}
 
 
+def check_size(*learned: Tensor) -> None:
+    """Raise if sums over latents became NaN or infinite."""
+    if not all(bool(tensor.isfinite().all()) for tensor in learned):
+        raise LatentError("these latents are too large for sums over them: scale them down")
+
+
 class TracedAligner(nn.Module):
     """An aligner whose `align` can be recorded: no checks of values, every row moved and then chosen from.
 

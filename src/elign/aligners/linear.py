@@ -7,8 +7,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from elign.aligners.affine import check_size
-from elign.aligners.base import Aligner
+from elign.aligners.base import Aligner, check_size
 from elign.utils.errors import OptionError
 from elign.utils.fitted import Progress, Shapes, register
 from elign.utils.tensors import check_number, check_seed, compute_dtype, product
