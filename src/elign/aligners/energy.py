@@ -100,7 +100,7 @@ class EnergyAligner(Aligner):
         # One stream: the batches continue where the initial weights end.
         generator = torch.Generator().manual_seed(self.seed)
         energy = EnergyModel(z_cur.shape[1], self.hidden, generator=generator).to(z_cur.device, z_cur.dtype)
-        self.energy = deepcopy(energy)  # the moving average
+        self.energy = deepcopy(energy)  # the moving average of its weights, which inference uses
         # By hand: the first optimizer of a process imports torch's compiler, which takes about 2 s.
         weights = zip(energy.parameters(), self.energy.parameters(), strict=True)
         state = [(weight, average, torch.zeros_like(weight)) for weight, average in weights]
