@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 
 import numpy as np
 import pytest
@@ -361,6 +362,51 @@ def test_an_unknown_direction_is_refused(pairs):
         MeanShift().fit_latents(*pairs, direction="sideways")
 
 
+# --- options ---------------------------------------------------------------------------------------------
+
+
+ENERGY_OUT_OF_RANGE = {
+    "hidden": [64, (0,), (8, -1), (8.0,), "64"],
+    "iterations": [0, 1.5],
+    "learning_rate": [0.0, -1e-4, math.nan, math.inf],
+    "batch_size": [0, 12.5],
+    "steps": [-1, 2.5],
+    "step_size": [0.0, -1.0, math.inf],
+    "noise": [-0.1, math.nan],
+    "ema_decay": [-0.1, 1.0, math.nan],
+    "seed": [-1, 1.0, 2**63, None],
+}
+
+
+@pytest.mark.parametrize(
+    ("make", "option", "values"),
+    [
+        *[(EnergyAligner, option, values) for option, values in ENERGY_OUT_OF_RANGE.items()],
+        (elign.RandomShift, "norm", [-1.0, math.inf, math.nan, "1"]),
+        (elign.RandomShift, "seed", [-1, 0.5]),
+        (elign.Ridge, "penalty", [0, -1.0, math.inf, math.nan, "best"]),
+        (elign.LocalShift, "bandwidth", [1e-22, 0.0, -1.0, math.nan]),
+        (elign.LocalShift, "anchors", [0]),
+        (elign.LDC, "solver", ["newton"]),
+        (elign.LDC, "epochs", [10**9]),
+        (elign.GLS, "rho", [0.0]),
+        (elign.SLDC, "tau", [0.0]),
+        (elign.DPCR, "tolerance", [1.0]),
+        (elign.HopfieldShift, "share", [2.0]),
+        (elign.FisherShift, "width", [math.nan]),
+        (elign.FisherShift, "head", ["fc"]),
+        (elign.MLPMap, "width", [10**6]),
+        (elign.DualE, "experts", [0]),
+        (elign.DualE, "rank", [0.0]),
+        (elign.DualE, "statistics", ["all"]),
+    ],
+)
+def test_options_out_of_range_are_refused_by_name(make, option, values):
+    for value in values:
+        with pytest.raises(OptionError, match=option):
+            make(**{option: value})
+
+
 # --- The state of a fitted aligner, for all aligners: copies, files, state dicts and threads keep every bit.
 
 
@@ -372,23 +418,24 @@ def test_a_deep_copy_is_independent(fitted, pairs):
     assert torch.equal(seeded(fitted, pairs[1]), expected)
 
 
-def test_saving_and_loading_changes_no_bit(fitted, pairs, tmp_path):
-    path = fitted.save(tmp_path / "some" / "aligner.safetensors")
-    for loaded in (Aligner.load(path), type(fitted).load(str(path))):
-        assert type(loaded) is type(fitted)
-        assert loaded.config() == fitted.config()
-        assert torch.equal(seeded(loaded, pairs[1]), seeded(fitted, pairs[1]))
+@pytest.mark.parametrize("direction", ["backward", "forward"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_files_and_states_change_no_bit(make_aligner, pairs, tmp_path, dtype, direction):
+    pairs = [z.to(dtype) for z in pairs]
+    aligner = learned(make_aligner(), *pairs, direction=direction)
+    path = aligner.save(tmp_path / "some" / "aligner.safetensors")
+    copied = make_aligner().eval()
+    state = aligner.state_dict()
+    if direction == "backward":
+        del state["is_forward"]  # as files were before there were two directions
+    copied.load_state_dict(state)
+    for loaded in (Aligner.load(path), type(aligner).load(str(path)), copied):
+        assert type(loaded) is type(aligner)
+        assert loaded.config() == aligner.config()
+        assert loaded.direction == direction
+        assert torch.equal(seeded(loaded, pairs[1]), seeded(aligner, pairs[1]))
         assert not loaded.training
-
-
-def test_double_precision_survives_a_file(make_aligner, pairs, tmp_path):
-    z_prev, z_cur = (z.double() for z in pairs)
-    aligner = learned(make_aligner(), z_prev, z_cur)
-    loaded = Aligner.load(aligner.save(tmp_path / "a"))
-    assert torch.equal(seeded(loaded, z_cur), seeded(aligner, z_cur))
-    fresh = make_aligner()
-    fresh.load_state_dict(aligner.state_dict())
-    assert torch.equal(seeded(fresh, z_cur), seeded(aligner, z_cur))
+    assert learned(aligner, *pairs).direction == "backward"
 
 
 @pytest.mark.parametrize("nested", [False, True])
@@ -405,25 +452,6 @@ def test_a_state_dict_loads_into_another_aligner_fresh_or_fitted(make_aligner, f
 def test_moving_to_a_device_and_dtype_keeps_it_fitted(fitted, pairs):
     expected = seeded(fitted, pairs[1])
     torch.testing.assert_close(seeded(fitted.to("cpu").double(), pairs[1]), expected, rtol=1e-4, atol=1e-4)
-
-
-def test_the_direction_is_saved_and_forgotten_with_the_next_fit(make_aligner, pairs, tmp_path):
-    aligner = learned(make_aligner(), *pairs, direction="forward")
-    assert Aligner.load(aligner.save(tmp_path / "a")).direction == "forward"
-    again = make_aligner()
-    again.load_state_dict(aligner.state_dict())
-    assert again.direction == "forward"
-    assert learned(aligner, *pairs).direction == "backward"
-
-
-def test_a_state_from_before_there_were_directions_is_backward(make_aligner, pairs):
-    aligner = learned(make_aligner(), *pairs)
-    state = aligner.state_dict()
-    del state["is_forward"]
-    again = make_aligner()
-    again.load_state_dict(state)
-    assert again.direction == "backward"
-    assert torch.equal(seeded(again, pairs[1]), seeded(aligner, pairs[1]))
 
 
 def test_what_is_made_under_inference_mode_can_be_loaded_into(make_aligner, fitted, pairs):

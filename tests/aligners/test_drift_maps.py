@@ -20,20 +20,14 @@ def statistics_of(z):
     return ClassStatistics().update(z, torch.arange(len(z)) % 3)
 
 
+# Those that need more than pairs, which is not in their files; all others are in test_aligner_contract.py.
 MAPS = [
-    elign.LDC(),
-    elign.LDC(solver="adam", epochs=2),
-    elign.GLS(),
-    elign.SLDC(),
-    elign.DPCR(),
-    elign.HopfieldShift(anchors=50, top=20),
     elign.FisherShift(head=nn.Linear(5, 3)),
-    elign.MLPMap(width=2, epochs=2),
     elign.DualE(experts=3, statistics=statistics_of(pairs()[0])),
 ]
 
 
-@pytest.mark.parametrize("aligner", MAPS, ids=lambda each: f"{type(each).__name__}-{getattr(each, 'solver', '')}")
+@pytest.mark.parametrize("aligner", MAPS, ids=lambda each: type(each).__name__)
 def test_a_saved_map_transports_as_before(aligner, tmp_path):
     z, moved = pairs()
     aligner.fit_latents(z, moved, direction="forward")
@@ -210,28 +204,6 @@ def test_old_means_hold_the_global_map_of_dual_e():
     assert off[1] < 0.01 * off[0]
     with pytest.raises(elign.LatentError, match="dimension"):
         elign.DualE(statistics=statistics).fit_latents(z[:, :3], moved[:, :3])
-
-
-@pytest.mark.parametrize(
-    ("maker", "options"),
-    [
-        (elign.LDC, {"solver": "newton"}),
-        (elign.LDC, {"epochs": 10**9}),
-        (elign.GLS, {"rho": 0.0}),
-        (elign.SLDC, {"tau": 0.0}),
-        (elign.DPCR, {"tolerance": 1.0}),
-        (elign.HopfieldShift, {"share": 2.0}),
-        (elign.FisherShift, {"width": float("nan")}),
-        (elign.FisherShift, {"head": "fc"}),
-        (elign.MLPMap, {"width": 10**6}),
-        (elign.DualE, {"experts": 0}),
-        (elign.DualE, {"rank": 0.0}),
-        (elign.DualE, {"statistics": "all"}),
-    ],
-)
-def test_options_out_of_range(maker, options):
-    with pytest.raises(OptionError):
-        maker(**options)
 
 
 def test_a_network_that_would_not_fit_is_refused():
