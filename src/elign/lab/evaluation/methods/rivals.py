@@ -24,6 +24,7 @@ from elign.statistics.class_statistics import ClassStatistics
 _STATISTICS = ("rivals", "labelled-pairs")
 _EXEMPLARS = ("rivals", "latents", "exemplars")
 _rival = partial(method, group=RIVALS)
+_SAMPLES = 300  # of each class through maps that are not affine; they have exactly its mean and covariance
 
 
 def _fisher(inputs: EvalInputs, seed: int) -> elign.Aligner:
@@ -72,7 +73,8 @@ def _transported(inputs: EvalInputs, name: str, *, unit: bool = False) -> ClassS
         aligner = _MAPS[name][1](inputs, derive_seed(inputs.seed, f"map {name}"))
         if not aligner.fitted:
             aligner.fit_latents(before, after, direction="forward")
-        return aligner.transport(born).update(after, inputs.new_labels)
+        samples = max(_SAMPLES, 3 * before.shape[1] // 2)
+        return aligner.transport(born, per_class=samples).update(after, inputs.new_labels)
 
     found: ClassStatistics = inputs.once(key, made)
     return found
