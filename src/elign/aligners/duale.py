@@ -85,17 +85,10 @@ class DualE(Aligner):
     def statistics(self) -> None:
         """None: what was learned does not hold the statistics."""
 
-    def _build(self, dim: int) -> None:
-        super()._build(dim)
+    def _shapes(self, dim: int) -> dict[str, tuple[int, ...]]:
         rank = max(1, int(self.rank * dim))
-        shapes = {
-            "centers": (self.rows, dim),
-            "maps": (self.rows, dim, dim),
-            "left": (dim, rank),
-            "right": (rank, dim),
-        }
-        for name, shape in shapes.items():
-            self.register_buffer(name, torch.zeros(shape))
+        maps = {"maps": (self.rows, dim, dim), "left": (dim, rank), "right": (rank, dim)}
+        return {"centers": (self.rows, dim), **maps}
 
     def _learn(self, z_prev: Tensor, z_cur: Tensor, progress: Progress | None) -> None:
         source, target = z_cur.cpu().double(), z_prev.cpu().double()

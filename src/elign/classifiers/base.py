@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from elign.aligners.base import Aligner
 from elign.statistics.class_statistics import ClassStatistics, check_statistics
 from elign.utils.errors import LatentError, OptionError
-from elign.utils.fitted import FittedModule, Ranges, from_config, register
+from elign.utils.fitted import FittedModule, Ranges, Shapes, from_config, register
 from elign.utils.tensors import (
     MOST_LATENTS,
     check_finite,
@@ -44,7 +44,7 @@ class LatentClassifier(FittedModule):
 
     It sees no label of the latents that it scores. A subclass gives `scores`, tensor operations only, so that it can be
     exported; `forward` checks its input and calls it. If it learns, it also gives `_learn`, which `fit` calls, and
-    `_shapes` of the tensors that it learns.
+    `shapes` of the tensors that it learns.
 
     Example:
         >>> import torch
@@ -112,15 +112,6 @@ class LatentClassifier(FittedModule):
             raise LatentError(f"these latents are too large, or too close, for {compute_dtype(like)}: scale them")
         self._keep(given)
         return self.to(like.device)
-
-    def _shapes(self, dim: int) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of all floating-point tensors."""
-        return {}
-
-    def _build(self, dim: int) -> None:
-        super()._build(dim)
-        for name, shape in self._shapes(dim).items():
-            self.register_buffer(name, torch.zeros(shape))
 
     def _learn(self, given: Given) -> None:
         """Do what `fit` does, with checked arguments."""
@@ -231,13 +222,11 @@ class MeansClassifier(CountedClassifier):
     """Base of classifiers that hold the means of classes, of statistics and labelled latents together."""
 
     rows_of: ClassVar[str] = "means"
+    shapes: ClassVar[Shapes] = {"means": "RD"}
     ranges: ClassVar[Ranges] = {**CountedClassifier.ranges, "fitted_rows": (0, MOST_LATENTS)}
     normalize: bool
     means: Tensor
     fitted_rows: Tensor
-
-    def _shapes(self, dim: int) -> dict[str, tuple[int, ...]]:
-        return {"means": (self.rows, dim)}
 
     def _build(self, dim: int) -> None:
         super()._build(dim)

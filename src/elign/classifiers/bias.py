@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from elign.classifiers.base import LatentClassifier
 from elign.utils.errors import OptionError
-from elign.utils.fitted import register
+from elign.utils.fitted import Shapes, register
 from elign.utils.tensors import MOST_CLASSES, check_old_classes, whole_numbers
 
 _MOST_TASKS = 10_000
@@ -144,11 +144,9 @@ class WeightAligned(LatentClassifier):
 
     needs_logits = True
     rows_of: ClassVar[str] = "factors"
+    shapes: ClassVar[Shapes] = {"factors": "R", "shifts": "R"}
     factors: Tensor
     shifts: Tensor
-
-    def _shapes(self, dim: int) -> dict[str, tuple[int, ...]]:
-        return {"factors": (self.rows,), "shifts": (self.rows,)}
 
     def fit(self, *, head: nn.Module, old_classes: int | Sequence[int]) -> Self:  # type: ignore[override]
         """Compare the weights of old and new classes.

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from elign.classifiers.base import Given, RefittedClassifier
 from elign.statistics.class_statistics import ClassStatistics
-from elign.utils.fitted import register
+from elign.utils.fitted import Shapes, register
 from elign.utils.tensors import check_number, compute_dtype
 
 
@@ -40,6 +40,7 @@ class FeCAM(RefittedClassifier):
     """
 
     rows_of: ClassVar[str] = "means"
+    shapes: ClassVar[Shapes] = {"means": "RD", "inverses": "RDD"}
     means: Tensor
     inverses: Tensor
 
@@ -48,9 +49,6 @@ class FeCAM(RefittedClassifier):
         self.shrink_diagonal = check_number(shrink_diagonal, "shrink_diagonal")
         self.shrink_rest = check_number(shrink_rest, "shrink_rest")
         self.power = check_number(power, "power", most=1, positive=True)
-
-    def _shapes(self, dim: int) -> dict[str, tuple[int, ...]]:
-        return {"means": (self.rows, dim), "inverses": (self.rows, dim, dim)}
 
     def _ladder(self, z: Tensor) -> Tensor:
         return z if self.power == 1 else z.sign() * z.abs().pow(self.power)

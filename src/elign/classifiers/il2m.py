@@ -13,7 +13,7 @@ from elign.classifiers.base import LatentClassifier
 from elign.classifiers.bias import new_outputs
 from elign.utils.errors import LatentError, OptionError
 from elign.utils.extraction import read_logits
-from elign.utils.fitted import register
+from elign.utils.fitted import Shapes, register
 from elign.utils.tensors import check_labels, check_rows, compute_dtype, rounded
 
 _SMALLEST = 1e-300  # a probability; the logarithm of 0 is infinite
@@ -46,11 +46,9 @@ class IL2M(LatentClassifier):
 
     needs_logits = True
     rows_of: ClassVar[str] = "log_factors"
+    shapes: ClassVar[Shapes] = {"log_factors": "R"}
     log_factors: Tensor
     is_new: Tensor
-
-    def _shapes(self, dim: int) -> dict[str, tuple[int, ...]]:
-        return {"log_factors": (self.rows,)}
 
     def _build(self, dim: int) -> None:
         super()._build(dim)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from elign.classifiers.base import Given, RefittedClassifier, places_in_order
 from elign.statistics.class_statistics import ClassStatistics
-from elign.utils.fitted import register
+from elign.utils.fitted import Shapes, register
 from elign.utils.tensors import check_number, check_seed, check_whole, compute_dtype, product, standard_normal
 
 _MEMORY, _HALVINGS, _TOLERANCE = 10, 20, 1e-6  # of the descent: pairs kept, step sizes tried, relative gain to stop at
@@ -54,6 +54,7 @@ class LinearHead(RefittedClassifier):
     """
 
     rows_of: ClassVar[str] = "weight"
+    shapes: ClassVar[Shapes] = {"weight": "RD", "bias": "R"}
     weight: Tensor
     bias: Tensor
 
@@ -72,9 +73,6 @@ class LinearHead(RefittedClassifier):
         self.smoothing = check_number(smoothing, "smoothing", most=1)
         self.samples_per_class = check_whole(samples_per_class, "samples_per_class", least=1, most=_MOST_SAMPLES)
         self.seed = check_seed(seed)
-
-    def _shapes(self, dim: int) -> dict[str, tuple[int, ...]]:
-        return {"weight": (self.rows, dim), "bias": (self.rows,)}
 
     def _learn(self, given: Given) -> None:
         parts = [] if given.labelled is None else [self._drawn(*given.labelled)]

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from elign.classifiers.base import Given, RefittedClassifier
 from elign.statistics.class_statistics import ClassStatistics
-from elign.utils.fitted import register
+from elign.utils.fitted import Shapes, register
 from elign.utils.tensors import check_number, compute_dtype, product
 
 
@@ -37,14 +37,12 @@ class RidgeHead(RefittedClassifier):
     """
 
     rows_of: ClassVar[str] = "weight"
+    shapes: ClassVar[Shapes] = {"weight": "RD"}
     weight: Tensor
 
     def __init__(self, *, penalty: float = 200.0, normalize: bool = True) -> None:
         super().__init__()
         self.penalty, self.normalize = check_number(penalty, "penalty", positive=True), normalize
-
-    def _shapes(self, dim: int) -> dict[str, tuple[int, ...]]:
-        return {"weight": (self.rows, dim)}
 
     def _learn(self, given: Given) -> None:
         known = ClassStatistics() if given.statistics is None else copy.deepcopy(given.statistics)

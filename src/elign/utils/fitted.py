@@ -173,8 +173,12 @@ class FittedModule(nn.Module):
     def _build(self, dim: int) -> None:
         self.dim = dim
         self.latent_dim = torch.tensor(dim, device="cpu")
-        for name, shape in self.shapes.items():
-            self.register_buffer(name, torch.zeros([dim if axis == "D" else self.rows for axis in shape]))
+        for name, shape in self._shapes(dim).items():
+            self.register_buffer(name, torch.zeros(shape))
+
+    def _shapes(self, dim: int) -> dict[str, tuple[int, ...]]:
+        """Return the sizes of the floating-point tensors; a class whose sizes depend on options adds its own."""
+        return {name: tuple(dim if axis == "D" else self.rows for axis in axes) for name, axes in self.shapes.items()}
 
     def _forget(self) -> None:
         """Go back to not fitted."""
