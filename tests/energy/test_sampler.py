@@ -12,7 +12,7 @@ from tests.plain_descent import Plain, by_hand
 from torch import nn
 
 from elign import EnergyModel, LatentError, OptionError, descend
-from elign.energy.sampler import HiddenChain
+from elign.energy.sampler import HiddenChain, Schedule
 from elign.utils.tensors import compute_dtype
 
 LAYOUTS = st.sampled_from([(), (1,), (5,), (4, 7), (6, 3, 5)])
@@ -60,6 +60,24 @@ def test_more_rows_than_one_default_block_are_all_moved_a_block_at_a_time(monkey
     expected = by_hand(energy, z, steps=2, step_size=0.1, half_step=False)[-1]
     torch.testing.assert_close(descend(energy, z, steps=2), expected)
     assert seen == [256, 256, 88]
+
+
+@given(seed=st.integers(0, 10_000), hidden=st.sampled_from([(5,), (8, 8), (4, 4, 4)]))
+def test_energy_never_rises_on_a_descent_with_small_steps(seed, hidden):
+    generator = torch.Generator().manual_seed(seed)
+    energy = EnergyModel(6, hidden, generator=generator).double()
+    z = torch.randn(20, 6, generator=generator, dtype=torch.float64)
+    with torch.no_grad():
+        energies = energy(descend(energy, z, steps=40, step_size=1e-3, trajectory=True))
+    # A step across a kink may overshoot by something of second order in the step.
+    assert (energies.diff(dim=0) <= 1e-6).all()
+    assert (energies[-1] < energies[0]).all()
+
+
+def test_the_schedule_is_the_papers_equation_four():
+    schedule = Schedule.checked(10, 0.16, 1.0, True)
+    assert (schedule.steps, schedule.step) == (10, 0.08)
+    assert schedule.kick == pytest.approx(0.4)
 
 
 @pytest.mark.parametrize("shape", [(5,), (0, 5), (3, 5), (2, 0, 5), (2, 3, 4, 5)])
