@@ -81,6 +81,7 @@ def efc(seed, head):
         ("classifier/lda", plain(elign.Ridge), lambda: elign.Gaussian(shared=1.0), False),
         ("classifier/head", plain(elign.Ridge), elign.LinearHead, False),
         ("dpcr", plain(elign.DPCR), elign.RidgeHead, False),
+        ("dpcr-tuned", plain(elign.DPCR), lambda: elign.RidgeHead(penalty=6000.0), False),
         ("fecam", plain(elign.Identity), elign.FeCAM, False),
         ("sldc", plain(elign.SLDC), elign.Gaussian, True),
     ],
