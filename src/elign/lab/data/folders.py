@@ -195,7 +195,7 @@ class FolderSource(DatasetSource):
     def _class_pictures(self, folder: Path, root: Path) -> list[str]:
         """List the pictures of a class, relative to `root`; Tiny-ImageNet has them in a further folder."""
         for place in (folder, folder / _INNER):
-            if found := _pictures(place) if place.is_dir() else []:
+            if found := picture_names(place) if place.is_dir() else []:
                 prefix = place.relative_to(root).as_posix()
                 return [f"{prefix}/{name}" for name in found]
         raise self._wrong(folder, "the class has no pictures")
@@ -316,7 +316,7 @@ def is_text(name: str) -> bool:
     return not any("\ud800" <= letter <= "\udfff" for letter in name)
 
 
-def _pictures(folder: Path) -> list[str]:
+def picture_names(folder: Path) -> list[str]:
     """List the pictures in a folder; pipes, devices and links to nothing or to themselves are skipped."""
     return [name for name in _entries(folder, os.DirEntry.is_file) if Path(name).suffix.lower() in SUFFIXES]
 
@@ -337,7 +337,7 @@ def _annotated(
 ) -> list[list[str]]:
     folder = held / _INNER if (held / _INNER).is_dir() else held
     prefix = folder.relative_to(root).as_posix()
-    files = {key: name for name in _pictures(folder) for key in (name, Path(name).stem)}
+    files = {key: name for name in picture_names(folder) for key in (name, Path(name).stem)}
     found: dict[str, list[str]] = {one: [] for one in available}
     for picture, label in _annotation_lines(annotations):
         if label not in found:
