@@ -42,9 +42,15 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--labels", type=Path, metavar="FILE", help="JSON list of class names in the order of outputs")
     parser.add_argument("--input-size", type=at_least(1), metavar="N", help="side of the input (default: the model's)")
     parser.add_argument("--device", help="where models run (default: cuda if there is one, else cpu)")
-    parser.add_argument("--batch-size", type=at_least(1), default=64, metavar="N", help="pictures at a time (default: 64)")
     parser.add_argument(
-        "--workers", type=at_least(0), default=0, metavar="N", help="processes that read pictures (default: 0, in this one)"
+        "--batch-size", type=at_least(1), default=64, metavar="N", help="pictures at a time (default: 64)"
+    )
+    parser.add_argument(
+        "--workers",
+        type=at_least(0),
+        default=0,
+        metavar="N",
+        help="processes that read pictures (default: 0, in this one)",
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON, and nothing else, on stdout")
 

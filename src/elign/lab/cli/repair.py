@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from elign.lab.cli.main import check_folder, say
 from elign.lab.cli.remember import add_model_options, error_console
@@ -17,7 +17,8 @@ HELP = "repair a model that forgot its old classes: two checkpoints and pictures
 EXAMPLES = """examples:
   elign repair --model timm:efficientnet_lite0 --previous old.safetensors --current new.safetensors \\
     --new new_classes --statistics classes.safetensors --test test --out repaired
-  elign repair --model nets/mine.py:make --previous old.pt --current new.pt --new new_classes --exemplars few --out repaired
+  elign repair --model nets/mine.py:make --previous old.pt --current new.pt --new new_classes \\
+    --exemplars few --out repaired
 
 Pictures lie in a folder for each class. path/to/file.py:function runs that file: it must be your own. Weights are
 never unpickled. The same command again uses the latents in OUT/cache.
@@ -31,7 +32,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     weights = "safetensors, or a checkpoint with tensors only"
     parser.add_argument("--previous", type=Path, required=True, metavar="FILE", help=f"weights from before: {weights}")
     parser.add_argument("--current", type=Path, required=True, metavar="FILE", help="weights after the new classes")
-    parser.add_argument("--new", type=Path, required=True, metavar="FOLDER", help="training pictures of the new classes")
+    parser.add_argument(
+        "--new", type=Path, required=True, metavar="FOLDER", help="training pictures of the new classes"
+    )
     parser.add_argument("--statistics", type=Path, metavar="FILE", help="of the old classes, by 'elign remember'")
     parser.add_argument("--exemplars", type=Path, metavar="FOLDER", help="some pictures of the old classes")
     parser.add_argument("--test", type=Path, metavar="FOLDER", help="pictures of old and new classes to measure on")
@@ -66,9 +69,13 @@ def run(args: argparse.Namespace, console: Console) -> None:
         say(console, f"{args.out / name}")
 
 
-def _table(content: dict) -> list[str]:  # type: ignore[type-arg]
+def _table(content: dict[str, Any]) -> list[str]:
     accuracy = content["accuracy"]
-    rows = {"this repair": accuracy["after"], "nothing (the head alone)": accuracy["before"], **accuracy["alternatives"]}
+    rows = {
+        "this repair": accuracy["after"],
+        "nothing (the head alone)": accuracy["before"],
+        **accuracy["alternatives"],
+    }
     shown = {name: row for name, row in rows.items() if row}
     if not shown:
         return []

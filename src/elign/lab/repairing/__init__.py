@@ -1,1 +1,1 @@
-"""The commands `elign remember`, `elign repair` and `elign doctor`: from checkpoints and folders to a repaired model."""
+"""The commands `elign remember`, `elign repair` and `elign doctor`: checkpoints and folders in, a repaired model out."""

@@ -53,6 +53,7 @@ class PlainTransform:
     std: tuple[float, ...] = IMAGENET_STD
 
     def __call__(self, image: Image.Image) -> Tensor:
+        """Return the input (3, size, size)."""
         return Normalise(self.mean, self.std)(centre_crop(image, self.size)[None])[0]
 
 
@@ -63,6 +64,7 @@ class LibraryTransform:
     apply: Callable[[Image.Image], Tensor]
 
     def __call__(self, image: Image.Image) -> Tensor:
+        """Return the input."""
         return self.apply(cut_strip(image))
 
 
@@ -73,6 +75,7 @@ class ProcessorTransform:
     processor: Any
 
     def __call__(self, image: Image.Image) -> Tensor:
+        """Return the input."""
         pixels: Tensor = self.processor(images=cut_strip(image), return_tensors="pt")["pixel_values"][0]
         return pixels
 
@@ -167,7 +170,8 @@ def _function(path: Path, name: str) -> Callable[..., Any]:
     if not path.is_file():
         raise ModelSpecError(f"{path}: no such file; --model takes {SPECS}")
     spec = importlib.util.spec_from_file_location(f"elign_model_{path.stem}", path)
-    assert spec is not None and spec.loader is not None  # noqa: S101  (its name ends in .py)
+    assert spec is not None  # noqa: S101  (its name ends in .py)
+    assert spec.loader is not None  # noqa: S101
     module = importlib.util.module_from_spec(spec)
     sys.modules[module.__name__] = module
     # The file may import its neighbours, as it does when it is run.
@@ -205,7 +209,9 @@ def _from_library(kind: str, name: str) -> nn.Module:
             config = library.AutoConfig.from_pretrained(name)
             model = library.AutoModelForImageClassification.from_config(config)
     except Exception as error:
-        names = library.list_models() if kind == "timm" else library.models.list_models() if kind != "transformers" else ()
+        names = (
+            library.list_models() if kind == "timm" else library.models.list_models() if kind != "transformers" else ()
+        )
         near = difflib.get_close_matches(name, names, n=3)
         hint = f"; did you mean {' or '.join(near)}?" if near else ""
         raise ModelSpecError(f"{kind} cannot build {name!r} ({' '.join(str(error).split())[:200]}){hint}") from error
@@ -319,7 +325,9 @@ def _last_linear(model: nn.Module, probe: Tensor) -> str:
             hook.remove()
     if not calls or calls[-1][1].shape != logits.shape or not torch.equal(calls[-1][1], logits):
         layers = ", ".join(dict.fromkeys(name for name, _ in calls[-3:])) or "none"
-        raise ModelSpecError(f"the model does not end with a linear layer (it has: {layers}): name its head with --head")
+        raise ModelSpecError(
+            f"the model does not end with a linear layer (it has: {layers}): name its head with --head"
+        )
     return calls[-1][0]
 
 
@@ -335,14 +343,14 @@ def _check_head(latents: Latents, probe: Tensor) -> tuple[int, int]:
         raise ModelSpecError(f"{name!r} is not the head of the model: {error}") from error
     if z.ndim != 2 or given.shape != logits.shape or not torch.allclose(given, logits, rtol=1e-3, atol=1e-4):
         raise ModelSpecError(
-            f"{name!r} is not the head of the model: what it returns is not what the model returns; name the layer that "
-            "turns latents into logits with --head"
+            f"{name!r} is not the head of the model: what it returns is not what the model returns; --head must "
+            "name the layer that turns latents into logits"
         )
     return z.shape[1], logits.shape[1]
 
 
 def _transform(kind: str, name: str, model: nn.Module, size: int | None) -> tuple[Transform, str, int]:
-    """Return how pictures are prepared: by the configuration of the model's library, else plainly; in words; the side."""
+    """Return how pictures are prepared, by the library's configuration or plainly; the same in words; the side."""
     if kind == "torchvision":
         preset = _torchvision_preset(name)
         if preset is not None:
@@ -353,7 +361,11 @@ def _transform(kind: str, name: str, model: nn.Module, size: int | None) -> tupl
         data = importlib.import_module("timm.data")
         config = data.resolve_data_config({"input_size": (3, size, size)} if size else {}, model=model)
         made = data.create_transform(**config, is_training=False)
-        return LibraryTransform(made), f"timm: {json.dumps(config, sort_keys=True, default=str)}", config["input_size"][-1]
+        return (
+            LibraryTransform(made),
+            f"timm: {json.dumps(config, sort_keys=True, default=str)}",
+            config["input_size"][-1],
+        )
     if kind == "transformers":
         return _processor(name, model, size)
     plain = PlainTransform(size or _SIZE)

@@ -57,7 +57,9 @@ class ClassFolder:
         groups = [[f"{name}/{picture}" for picture in picture_names(root / name)] for name in names]
         empty = next((name for name, group in zip(names, groups, strict=True) if not group), None)
         if empty is not None:
-            raise ClassFolderError(f"{option} {root} has no picture of the class {empty!r}: add some or remove its folder")
+            raise ClassFolderError(
+                f"{option} {root} has no picture of the class {empty!r}: add some or remove its folder"
+            )
         files = tuple(file for group in groups for file in group)
         counts = torch.tensor([len(group) for group in groups])
         found = [(root / file).stat() for file in files]
@@ -105,7 +107,9 @@ def read_labels(path: Path) -> tuple[str, ...]:
 def _checked(names: object, where: str) -> tuple[str, ...]:
     good = isinstance(names, list) and names and all(isinstance(name, str) and is_text(name) for name in names)
     if not good or len(set(names)) < len(names):  # type: ignore[call-overload, arg-type]
-        raise ClassFolderError(f'{where} must be a list of different class names in the order of outputs: ["cat", "dog"]')
+        raise ClassFolderError(
+            f'{where} must be a list of different class names in the order of outputs: ["cat", "dog"]'
+        )
     return tuple(names)  # type: ignore[arg-type]
 
 
@@ -131,7 +135,9 @@ def load_statistics(path: Path, labels: Sequence[str] | None) -> tuple[ClassStat
     statistics = ClassStatistics.load(path)
     stored = read_safetensors(path)[0].get(_NAMES)
     if stored is None and labels is None:
-        raise ClassFolderError(f"{path} holds no names of classes, since it was not made by elign remember: give --labels")
+        raise ClassFolderError(
+            f"{path} holds no names of classes, since it was not made by elign remember: give --labels"
+        )
     names = tuple(labels or ()) if stored is None else _checked(json.loads(stored), f"{path}: its class names")
     if int(statistics.classes.max()) >= len(names):
         raise ClassFolderError(f"{path} has a class {int(statistics.classes.max())}, but there are {len(names)} names")

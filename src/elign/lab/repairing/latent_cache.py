@@ -67,7 +67,9 @@ class LatentCache:
     def extract(self, checkpoints: Sequence[Checkpoint], pictures: ClassFolder) -> list[Features]:
         """Return the latents of all pictures under each model; each picture is decoded once for all of them."""
         places = [self.place(checkpoint, pictures) for checkpoint in checkpoints]
-        chunks = [range(start, min(start + CHUNK, len(pictures.files))) for start in range(0, len(pictures.files), CHUNK)]
+        chunks = [
+            range(start, min(start + CHUNK, len(pictures.files))) for start in range(0, len(pictures.files), CHUNK)
+        ]
         held = [[_read(place, number) for number in range(len(chunks))] for place in places]
         missing = [number for number in range(len(chunks)) if any(part[number] is None for part in held)]
         computed = [sum(len(chunks[number]) for number in missing if part[number] is None) for part in held]

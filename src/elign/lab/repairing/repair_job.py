@@ -176,7 +176,9 @@ class Repaired:
         """What the numbers of the first screen come from."""
         if self.test is not None:
             return "test pictures"
-        return {"exemplars": "estimate on exemplars", "samples": "estimate on samples"}.get(self.report.source, "nothing")
+        return {"exemplars": "estimate on exemplars", "samples": "estimate on samples"}.get(
+            self.report.source, "nothing"
+        )
 
     @property
     def best_alternative(self) -> str | None:
@@ -241,7 +243,7 @@ class Repaired:
             "confidence": self.confidence,
             "bytes": dict(self.kept),
             "model": {
-                "spec": self.request.model,
+                "spec": self.request.model if self.request.model.count(".py:") == 0 else Path(self.request.model).name,
                 "head": self.current.head,
                 "dim": self.current.dim,
                 "outputs": self.current.outputs,
@@ -255,7 +257,7 @@ class Repaired:
 
 
 def run_repair(request: RepairRequest, console: Console) -> Repaired:
-    """Fit a repair on two checkpoints and folders of pictures, and evaluate it on the test pictures if there are any."""
+    """Fit a repair on two checkpoints and folders of pictures, and evaluate it on test pictures if there are any."""
     inputs = _Inputs.read(request)
     previous, current = request.load(request.previous), request.load(request.weights)
     notes = _check_pair(previous, current)
@@ -265,7 +267,7 @@ def run_repair(request: RepairRequest, console: Console) -> Repaired:
     labels = {option: folder.labels(names) for option, folder in given.items()}
     statistics = None if inputs.statistics is None else reindexed(*inputs.statistics, names)
     cache = request.cache(request.out / "cache", console)
-    both = {o: cache.extract([previous, current], given[o]) for o in ("--new", "--exemplars") if o in given}
+    both = {option: cache.extract([previous, current], given[option]) for option in given if option != "--test"}
     after = {option: found[1] for option, found in both.items()}
     if inputs.test is not None:
         after["--test"] = cache.extract([current], inputs.test)[0]
@@ -303,6 +305,8 @@ def run_repair(request: RepairRequest, console: Console) -> Repaired:
     if inputs.test is not None:
         learned = _learned(repair, z_cur, labels["--new"], exemplars, old, with_samples=statistics is not None)
         test = _evaluate(repair, current, inputs.test, after["--test"], labels["--test"], learned, old)
+        if test.report.rows["repair"].balanced < test.report.rows["nothing"].balanced:
+            notes.append("on the test pictures this repair is worse than the head alone: do not attach it")
     kept = {} if request.statistics is None else {"statistics": request.statistics.stat().st_size}
     kept |= {} if inputs.exemplars is None else {"exemplars": inputs.exemplars.size}
     cache.prune([cache.place(each, folder) for each in (previous, current) for folder in given.values()])
@@ -381,8 +385,8 @@ class _Inputs:
             held = {found[1][label] for label in found[0].classes.tolist()}
             if set(new.names) <= held:
                 raise ClassFolderError(
-                    f"all classes in --new {new.root} are in the statistics, so none is new: --new takes the pictures of "
-                    "the classes that were learned last"
+                    f"all classes in --new {new.root} are in the statistics, so none is new: --new takes "
+                    "pictures of the classes that were learned last"
                 )
         return cls(new, exemplars, test, found, labels)
 
@@ -397,7 +401,8 @@ def _names(
     before = (*remembered, *sorted(set(more) - set(new)))
     if inputs.labels is None and not before:
         count = previous.outputs if previous.outputs < outputs else outputs - len(new)
-        before = tuple(f"output {place}" for place in range(count))
+        tested = () if inputs.test is None else tuple(name for name in inputs.test.names if name not in new)
+        before = tested if len(tested) == count else tuple(f"output {place}" for place in range(count))
     names = inputs.labels or (*before, *sorted(set(new) - set(before)))
     if len(names) > outputs:
         raise ClassFolderError(
@@ -417,13 +422,13 @@ def _names(
 def _check_pair(previous: Checkpoint, current: Checkpoint) -> list[str]:
     if previous.outputs > current.outputs:
         raise ModelSpecError(
-            f"the previous model has {previous.outputs} outputs and the current one {current.outputs}: a model does not "
-            "lose classes, so --previous and --current are probably swapped"
+            f"the previous model has {previous.outputs} outputs and the current one {current.outputs}: a model does "
+            "not lose classes, so --previous and --current are probably swapped"
         )
     if previous.head != current.head or previous.dim != current.dim:
         raise ModelSpecError(
-            f"the models differ: the previous one has the head {previous.head!r} for {previous.dim} numbers, the current "
-            f"one {current.head!r} for {current.dim}"
+            f"the models differ: the previous one has the head {previous.head!r} for {previous.dim} numbers, the "
+            f"current one {current.head!r} for {current.dim}"
         )
     return ["--previous and --current are the same model"] if previous.weights == current.weights else []
 
@@ -435,8 +440,8 @@ def _check_order(
     before, now = (_accuracy(_logits(each, z), labels) for each, z in ((previous, z_prev), (current, z_cur)))
     if before > now + _SWAPPED and not force:
         raise OptionError(
-            f"the previous model classifies {before:.0%} of the pictures in --new correctly and the current one {now:.0%}: "
-            "are --previous and --current swapped? (--force goes on)"
+            f"the previous model classifies {before:.0%} of the pictures in --new correctly and the current one "
+            f"{now:.0%}: are --previous and --current swapped? (--force goes on)"
         )
     return _order_notes(now, "the current model", "--new")
 
@@ -462,7 +467,7 @@ def _learned(
     *,
     with_samples: bool,
 ) -> _Rows | None:
-    """Return labelled latents that the simple alternatives learn from: as many of each new class, and all that is known."""
+    """Return labelled latents that the simple alternatives learn from: samples or exemplars, and some of new classes."""
     generator = torch.Generator().manual_seed(0)
     parts: list[_Rows] = []
     if with_samples and repair.statistics.form != "none":
@@ -537,5 +542,7 @@ def _device(name: str | None) -> torch.device:
         device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise OptionError(f"--device {name}: {' '.join(str(error).split())[:150]}; 'elign doctor' lists devices") from error
+        raise OptionError(
+            f"--device {name}: {' '.join(str(error).split())[:150]}; 'elign doctor' lists devices"
+        ) from error
     return device
