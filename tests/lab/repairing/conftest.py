@@ -166,6 +166,19 @@ def statistics(world) -> Path:
     return file
 
 
+@pytest.fixture(autouse=True)
+def without_onnx(request, monkeypatch):
+    """Act as if the extra `export` were missing, which saves seconds; `with_onnx` uses it."""
+    if "with_onnx" not in request.fixturenames:
+        monkeypatch.setattr("elign.lab.repairing.repair_job.missing_for_onnx", lambda: ["onnx"])
+
+
+@pytest.fixture
+def with_onnx():
+    """Write ONNX files."""
+    return pytest.importorskip("onnxruntime")
+
+
 @pytest.fixture
 def repair(world, capsys):
     """Runs `elign repair` with further options; returns the exit code, and the report as JSON or the error."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import shutil
@@ -57,21 +58,33 @@ def test_a_repair_from_files_to_files(world, statistics, repair, tmp_path, known
     assert report["mode"] == ("weights" if known == "neither" else "classifier")
     if known != "neither":
         assert report["accuracy"]["after"]["old"] > report["accuracy"]["before"]["old"] + 0.2
+    assert any("worse than the head alone" in note for note in report["notes"]) == (known == "neither")
     assert any("neither statistics nor exemplars" in note for note in report["notes"]) == (known == "neither")
     assert {entry["name"] for entry in report["classes"] if entry["old"]} == set(NAMES[:5])
     loaded = elign.ClassStatistics.load(out / "statistics.safetensors")
     assert loaded.classes.tolist() == (list(range(5, 10)) if known == "neither" else list(range(10)))
     with safetensors.safe_open(out / "statistics.safetensors", framework="pt") as file:
         assert json.loads(file.metadata()["class_names"]) == ORDER
-    onnx_gives_the_same(out, x, after)
     page_is_one_small_file((out / "report.html").read_text(), report)
 
 
-def onnx_gives_the_same(out, x, expected):
-    onnxruntime = pytest.importorskip("onnxruntime")
-    session = onnxruntime.InferenceSession(out / "model.onnx", providers=["CPUExecutionProvider"])
+@pytest.mark.parametrize("known", ["statistics", "exemplars"])
+def test_the_onnx_file_gives_the_same_numbers(world, statistics, repair, tmp_path, with_onnx, known):
+    given = {"statistics": statistics} if known == "statistics" else {"exemplars": world / "few"}
+    code, report = repair(out=tmp_path / "out", **given)
+    assert code == 0
+    assert "model.onnx" in report["files"]
+    x, _, _, after = outputs(world, tmp_path / "out")
+    session = with_onnx.InferenceSession(tmp_path / "out/model.onnx", providers=["CPUExecutionProvider"])
     (found,) = session.run(["logits"], {"input": x.numpy()})
-    torch.testing.assert_close(torch.from_numpy(found), expected, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(torch.from_numpy(found), after, rtol=1e-3, atol=1e-3)
+
+
+def test_without_the_extra_for_onnx(world, statistics, repair, tmp_path):
+    code, report = repair(out=tmp_path / "out", statistics=statistics)
+    assert code == 0
+    assert report["files"] == ["repair.safetensors", "statistics.safetensors", "report.html", "report.json"]
+    assert any("pip install 'elign[export]'" in note for note in report["notes"])
 
 
 def page_is_one_small_file(page, report):
@@ -81,7 +94,7 @@ def page_is_one_small_file(page, report):
         assert f"{100 * row['balanced']:.1f}\u00a0%" in page
     assert page.count('class="number">') > 30
     assert page.count("data:image/jpeg") >= 4
-    assert report["verdict"] in page
+    assert report["verdict"] in html.unescape(page)
 
 
 def test_the_alternatives_are_those_of_the_library(world, statistics, repair, tmp_path):

@@ -334,8 +334,7 @@ def write_outputs(done: Repaired) -> Repaired:
     out, notes = done.request.out, list[str]()
     done.repair.save(out / "repair.safetensors")
     save_statistics(done.repair.statistics, done.names, out / "statistics.safetensors")
-    missing = [name for name in ("onnx", "onnxscript") if importlib.util.find_spec(name) is None]
-    if missing:
+    if missing := missing_for_onnx():
         (out / "model.onnx").unlink(missing_ok=True)
         notes.append(f"model.onnx was not written: {' and '.join(missing)} is missing (pip install 'elign[export]')")
     else:
@@ -350,6 +349,11 @@ def write_outputs(done: Repaired) -> Repaired:
             (out / "model.onnx").unlink(missing_ok=True)
             notes.append(f"model.onnx was not written: {error}")
     return replace(done, notes=(*done.notes, *notes))
+
+
+def missing_for_onnx() -> list[str]:
+    """Return the packages that writing ONNX needs and that are not installed."""
+    return [name for name in ("onnx", "onnxscript") if importlib.util.find_spec(name) is None]
 
 
 def write_report(done: Repaired) -> dict[str, Any]:
