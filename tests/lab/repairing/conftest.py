@@ -80,7 +80,7 @@ def nothing():
 
 @dataclass
 class World:
-    """Where everything lies: class folders `old`, `new`, `few`, `test`, weights `old.pt`, `new.safetensors`, `net.py`."""
+    """Where all lies: class folders `old`, `new`, `few`, `test`, weights `old.pt`, `new.safetensors`, and `net.py`."""
 
     folder: Path
 

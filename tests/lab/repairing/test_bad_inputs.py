@@ -10,10 +10,10 @@ import pytest
 import safetensors.torch
 import torch
 from PIL import Image
+from tests.lab.repairing.conftest import NAMES, SIZE
 
 from elign.lab.cli.main import main
 from elign.lab.repairing.checkpoints import WeightsError, read_weights
-from tests.lab.repairing.conftest import NAMES, SIZE
 
 
 @pytest.fixture
@@ -74,7 +74,13 @@ def test_a_head_that_is_not_one(world, refused, head, said):
 
 
 def test_a_model_that_does_not_end_with_its_head(world, refused):
-    refused("does not end with a linear layer", "fc", "--head", model=f"{world / 'net.py'}:scaled", previous=world / "new.safetensors")
+    refused(
+        "does not end with a linear layer",
+        "fc",
+        "--head",
+        model=f"{world / 'net.py'}:scaled",
+        previous=world / "new.safetensors",
+    )
 
 
 def test_folders_with_other_classes_than_the_statistics(world, refused, statistics, pictures):
@@ -182,7 +188,12 @@ def test_options_that_make_no_sense(world, refused, tmp_path):
     refused("--device", "elign doctor", device="nonsense", **few)
     labels = tmp_path / "labels.json"
     refused("no such file", labels=labels, **few)
-    for content, said in (("[", "not JSON"), ('{"a": 1}', "must be a list"), ('["a", "a"]', "different"), ("[1]", "list")):
+    for content, said in (
+        ("[", "not JSON"),
+        ('{"a": 1}', "must be a list"),
+        ('["a", "a"]', "different"),
+        ("[1]", "list"),
+    ):
         labels.write_text(content)
         refused(said, labels=labels, **few)
     labels.write_text(json.dumps([*NAMES, "horse"]))

@@ -10,10 +10,10 @@ import shutil
 import pytest
 import safetensors
 import torch
+from tests.lab.repairing.conftest import NAMES, ORDER, SIZE
 
 import elign
 from elign.lab.cli.main import main
-from tests.lab.repairing.conftest import NAMES, ORDER, SIZE
 
 
 def balanced(scores, labels, classes):
@@ -41,7 +41,7 @@ def test_a_repair_from_files_to_files(world, statistics, repair, tmp_path, known
     code, report = repair(out=out, test=world / "test", **given)
     assert code == 0, report
     assert json.loads((out / "report.json").read_text()) == report
-    x, labels, before, after = outputs(world, out)
+    _, labels, before, after = outputs(world, out)
     for name, scores in (("before", before), ("after", after)):
         row = report["accuracy"][name]
         for key, classes in (("old", range(5)), ("new", range(5, 10)), ("balanced", range(10))):
@@ -106,7 +106,8 @@ def test_the_alternatives_are_those_of_the_library(world, statistics, repair, tm
     _, labels, before, _ = outputs(world, tmp_path / "out")
     # By brute force: no single offset for the new classes does better on the test pictures than the best one there.
     best = max(
-        balanced(before - offset * (torch.arange(10) >= 5), labels, range(10)) for offset in torch.linspace(-20, 20, 801)
+        balanced(before - offset * (torch.arange(10) >= 5), labels, range(10))
+        for offset in torch.linspace(-20, 20, 801)
     )
     assert before.shape == (200, 10)
     assert report["accuracy"]["before"]["balanced"] < rows["bias offset"]["balanced"] <= best + 1e-9

@@ -1,1 +1,1 @@
-"""The commands `elign remember`, `elign repair` and `elign doctor`: checkpoints and folders in, a repaired model out."""
+"""The commands `elign remember`, `elign repair` and `elign doctor`: files in, a repaired model out."""

@@ -8,7 +8,6 @@ import importlib
 import importlib.util
 import inspect
 import json
-import pickle
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -103,7 +102,7 @@ class Checkpoint:
     @property
     def head(self) -> str:
         """The head's name."""
-        return self.latents.head_name
+        return str(self.latents.head_name)
 
     @property
     def linear(self) -> nn.Linear | None:
@@ -128,6 +127,10 @@ def load_checkpoint(spec: str, weights: Path, *, head: str | None = None, input_
     state, model = read_weights(weights), build(None)
     transform, prepared, size = _transform(kind, name, model, input_size)
     probe = torch.rand(2, 3, size, size, generator=torch.Generator().manual_seed(0))
+    if head:
+        # Before the weights: those of another head do not fit, which would hide the mistake.
+        _part(model, head)
+        _check_head(Latents(model, head), probe)
     found = head or _last_linear(model, probe)
     state = _unprefixed(state, model)
     model = _resized(model, build, found, state, weights)
@@ -230,7 +233,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             raise WeightsError(str(error)) from error
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
+    except Exception as error:  # what reads damaged bytes may raise nearly anything
         raise WeightsError(
             f"{path} is no checkpoint of tensors alone, and others are never unpickled: save it with "
             "torch.save(model.state_dict(), FILE) or as safetensors"

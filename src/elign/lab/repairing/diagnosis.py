@@ -28,10 +28,14 @@ def diagnose() -> dict[str, Any]:
             **{name: version(name) for name in (*_MAIN, *_FRAMEWORKS)},
         },
         "system": f"{platform.system()} {platform.machine()}",
-        "missing extras": {name: {"packages": gone, "install": f"pip install 'elign[{name}]'"} for name, gone in missing.items()},
+        "missing extras": {
+            name: {"packages": gone, "install": f"pip install 'elign[{name}]'"} for name, gone in missing.items()
+        },
         "torchvision operators": _tried(_operators),
         "torch": _tried(_torch),
-        "environment": {name: os.environ[name] for name in ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES") if name in os.environ},
+        "environment": {
+            name: os.environ[name] for name in ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES") if name in os.environ
+        },
     }
 
 

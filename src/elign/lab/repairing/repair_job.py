@@ -144,7 +144,9 @@ class Repaired:
         names: All classes in the order of the outputs.
         old: The old classes among them, `new` the new ones.
         current: The current model.
+        pictures: The folder of new classes.
         features: Latents of each folder under the current model, by the folder's option.
+        computed: How many pictures went through a model, not counting those in the cache.
         new_labels: Classes of the latents of new pictures.
         test: On the test pictures, if there are any.
         notes: What to look at.
@@ -262,70 +264,49 @@ def run_repair(request: RepairRequest, console: Console) -> Repaired:
     previous, current = request.load(request.previous), request.load(request.weights)
     notes = _check_pair(previous, current)
     names, old = _names(inputs, previous, current, notes)
-    pictures = {"--new": inputs.new, "--exemplars": inputs.exemplars, "--test": inputs.test}
-    given = {option: folder for option, folder in pictures.items() if folder is not None}
-    labels = {option: folder.labels(names) for option, folder in given.items()}
+    found = _Latents.extract(inputs, names, previous, current, request.cache(request.out / "cache", console), notes)
+    for checkpoint in (previous, current):
+        checkpoint.latents.cpu()
+    (z_prev, z_cur), labels = found.z["--new"], found.labels["--new"]
+    notes += _check_order(previous, current, z_prev, z_cur, labels, force=request.force)
     statistics = None if inputs.statistics is None else reindexed(*inputs.statistics, names)
-    cache = request.cache(request.out / "cache", console)
-    both = {option: cache.extract([previous, current], given[option]) for option in given if option != "--test"}
-    after = {option: found[1] for option, found in both.items()}
-    if inputs.test is not None:
-        after["--test"] = cache.extract([current], inputs.test)[0]
-    for option, features in after.items():
-        labels[option] = labels[option][features.rows]
-        if features.skipped:
-            notes.append(f"{features.skipped} of the pictures in {option} cannot be read and were skipped")
-    inputs.new.require_several(inputs.new.places[after["--new"].rows])
-    _place(current, torch.device("cpu"))
-    _place(previous, torch.device("cpu"))
-    new = tuple(sorted(set(labels["--new"].tolist())))
-    z_prev, z_cur = (features.z for features in both["--new"])
-    notes += _check_order(previous, current, z_prev, z_cur, labels["--new"], force=request.force)
-    exemplars = None
-    if inputs.exemplars is not None:
-        exemplars = both["--exemplars"][1].z, labels["--exemplars"], both["--exemplars"][0].z
-        if not bool(torch.isin(labels["--exemplars"], torch.tensor(new)).logical_not().any()):
-            raise ClassFolderError("--exemplars holds new classes only: it must have some pictures of old ones")
     repair = elign.Repair(current.head, force=request.force)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # they stand in the report
         repair.fit_latents(
             z_prev,
             z_cur,
-            labels["--new"],
+            labels,
             head=current.latents.logits,
             weights=current.linear,
             statistics=statistics,
-            exemplars=exemplars,
+            exemplars=found.exemplars,
         )
     assert repair.report is not None  # noqa: S101  (it is fitted)
     notes += [line.replace("force=True", "--force") for line in repair.report.warnings]
-    old = tuple(label for label in old if label not in new)
     test = None
     if inputs.test is not None:
-        learned = _learned(repair, z_cur, labels["--new"], exemplars, old, with_samples=statistics is not None)
-        test = _evaluate(repair, current, inputs.test, after["--test"], labels["--test"], learned, old)
+        learned = _learned(repair, z_cur, labels, found.exemplars, old, with_samples=statistics is not None)
+        test = _evaluate(repair, current, inputs.test, found, learned, old)
         if test.report.rows["repair"].balanced < test.report.rows["nothing"].balanced:
             notes.append("on the test pictures this repair is worse than the head alone: do not attach it")
     kept = {} if request.statistics is None else {"statistics": request.statistics.stat().st_size}
     kept |= {} if inputs.exemplars is None else {"exemplars": inputs.exemplars.size}
-    cache.prune([cache.place(each, folder) for each in (previous, current) for folder in given.values()])
     return Repaired(
-        request,
-        repair,
-        repair.report,
-        names,
-        old,
-        new,
-        current,
-        inputs.new,
-        after,
-        sum(each.computed for found in both.values() for each in found)
-        + (after["--test"].computed if "--test" in after else 0),
-        labels["--new"],
-        test,
-        tuple(notes),
-        kept,
+        request=request,
+        repair=repair,
+        report=repair.report,
+        names=names,
+        old=old,
+        new=tuple(sorted(set(labels.tolist()))),
+        current=current,
+        pictures=inputs.new,
+        features=found.features,
+        computed=found.computed,
+        new_labels=labels,
+        test=test,
+        notes=tuple(notes),
+        kept=kept,
     )
 
 
@@ -378,6 +359,12 @@ class _Inputs:
     statistics: tuple[elign.ClassStatistics, tuple[str, ...]] | None
     labels: tuple[str, ...] | None
 
+    @property
+    def folders(self) -> dict[str, ClassFolder]:
+        """Those that are there, by the options that named them."""
+        given = {"--new": self.new, "--exemplars": self.exemplars, "--test": self.test}
+        return {option: folder for option, folder in given.items() if folder is not None}
+
     @classmethod
     def read(cls, request: RepairRequest) -> _Inputs:
         labels = request.label_names
@@ -393,6 +380,61 @@ class _Inputs:
                     "pictures of the classes that were learned last"
                 )
         return cls(new, exemplars, test, found, labels)
+
+
+@dataclass(frozen=True, eq=False)
+class _Latents:
+    """Latents of all folders, by the options that named these.
+
+    Args:
+        features: Under the current model.
+        z: Under each model: both, or the current one alone.
+        labels: Class of each latent.
+        computed: How many pictures went through a model now.
+    """
+
+    features: dict[str, Features]
+    z: dict[str, tuple[Tensor, ...]]
+    labels: dict[str, Tensor]
+    computed: int
+
+    @classmethod
+    def extract(
+        cls,
+        inputs: _Inputs,
+        names: Sequence[str],
+        previous: Checkpoint,
+        current: Checkpoint,
+        cache: LatentCache,
+        notes: list[str],
+    ) -> _Latents:
+        """Run the models on what is not in the cache."""
+        labels = {option: folder.labels(names) for option, folder in inputs.folders.items()}
+        made = cls({}, {}, {}, 0)
+        computed, used = 0, list[Path]()
+        for option, folder in inputs.folders.items():
+            models = [current] if option == "--test" else [previous, current]
+            found = cache.extract(models, folder)
+            used += [cache.place(model, folder) for model in models]
+            computed += sum(each.computed for each in found)
+            made.features[option], made.z[option] = found[-1], tuple(each.z for each in found)
+            made.labels[option] = labels[option][found[-1].rows]
+            if found[-1].skipped:
+                notes.append(f"{found[-1].skipped} of the pictures in {option} cannot be read and were skipped")
+        cache.prune(used)
+        inputs.new.require_several(inputs.new.places[made.features["--new"].rows])
+        exemplars = made.labels.get("--exemplars")
+        if exemplars is not None and bool(torch.isin(exemplars, made.labels["--new"]).all()):
+            raise ClassFolderError("--exemplars holds new classes only: it must have some pictures of old ones")
+        return replace(made, computed=computed)
+
+    @property
+    def exemplars(self) -> tuple[Tensor, Tensor, Tensor] | None:
+        """The exemplars as `Repair` takes them."""
+        if "--exemplars" not in self.z:
+            return None
+        z_prev, z_cur = self.z["--exemplars"]
+        return z_cur, self.labels["--exemplars"], z_prev
 
 
 def _names(
@@ -471,7 +513,7 @@ def _learned(
     *,
     with_samples: bool,
 ) -> _Rows | None:
-    """Return labelled latents that the simple alternatives learn from: samples or exemplars, and some of new classes."""
+    """Return labelled latents that simple alternatives learn from: samples or exemplars, and some of new classes."""
     generator = torch.Generator().manual_seed(0)
     parts: list[_Rows] = []
     if with_samples and repair.statistics.form != "none":
@@ -493,12 +535,12 @@ def _evaluate(
     repair: elign.Repair,
     current: Checkpoint,
     pictures: ClassFolder,
-    features: Features,
-    labels: Tensor,
+    found: _Latents,
     learned: _Rows | None,
     old: Sequence[int],
 ) -> TestResult:
     """Evaluate the head, the repair and the simple alternatives on the test pictures."""
+    features, labels = found.features["--test"], found.labels["--test"]
     before = _logits(current, features.z)
     after = _scores(repair, features.z, before)
     scores = {"nothing": before, **_alternatives(current, features.z, before, learned, old), "repair": after}
@@ -535,10 +577,6 @@ def _scores(repair: elign.Repair, z: Tensor, logits: Tensor) -> Tensor:
 
 def _accuracy(scores: Tensor, labels: Tensor) -> float:
     return float((scores.argmax(dim=1) == labels).double().mean())
-
-
-def _place(checkpoint: Checkpoint, device: torch.device) -> None:
-    checkpoint.latents.to(device)
 
 
 def _device(name: str | None) -> torch.device:
