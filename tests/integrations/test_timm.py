@@ -79,6 +79,7 @@ def test_the_command_repairs_a_timm_model(timm, name, size, tmp_path, capsys, cl
     assert report["model"]["pictures"].startswith("timm: ")
     assert f'"input_size": [3, {size}, {size}]' in report["model"]["pictures"]
     assert report["mode"] == "classifier"
+    assert "model.onnx" in report["files"]
     repaired = elign.Repair.load(tmp_path / "out" / "repair.safetensors")
     x = torch.randn(2, 3, size, size)
     with torch.no_grad(), repaired.attach(model.eval()):

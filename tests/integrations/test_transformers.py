@@ -189,3 +189,4 @@ def test_the_command_repairs_a_transformers_model(transformers, processed, tmp_p
     assert (report["model"]["head"], report["model"]["dim"], report["model"]["outputs"]) == ("classifier", 16, 4)
     assert report["model"]["pictures"].startswith("transformers: " if processed else "PlainTransform(size=32")
     assert report["mode"] == "classifier"
+    assert "model.onnx" in report["files"]

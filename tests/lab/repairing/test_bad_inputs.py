@@ -89,6 +89,7 @@ def test_folders_with_other_classes_than_the_statistics(world, refused, statisti
     (stranger / NAMES[0]).rename(stranger / "horse")
     refused("--exemplars", "'horse'", "names of their folders", statistics=statistics, exemplars=stranger)
     refused("--test", "'horse'", statistics=statistics, test=stranger)
+    refused("old classes and of new ones", statistics=statistics, test=world / "old")
     refused("new classes only", statistics=statistics, exemplars=world / "new")
 
 

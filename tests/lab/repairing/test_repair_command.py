@@ -245,6 +245,20 @@ def test_corrupt_pictures_are_skipped_and_counted(world, statistics, repair, tmp
     assert any(note.startswith("15 of the pictures in --new") for note in report["notes"])
 
 
+def test_what_a_model_prints_does_not_spoil_the_json(world, statistics, repair, tmp_path):
+    code, report = repair(out=tmp_path / "out", statistics=statistics, model=f"{world / 'net.py'}:chatty")
+    assert (code, report["model"]["spec"]) == (0, "net.py:chatty")
+
+
+def test_new_pictures_of_old_classes_count(world, statistics, repair, tmp_path):
+    shutil.copytree(world / "new", tmp_path / "new")
+    shutil.copytree(world / "few" / "two", tmp_path / "new" / "two")
+    code, report = repair("--workers", 2, out=tmp_path / "out", statistics=statistics, new=tmp_path / "new")
+    assert code == 0
+    assert any("1 classes in --new are old ones, such as 'two'" in note for note in report["notes"])
+    assert [entry["name"] for entry in report["classes"] if entry["old"]] == ["four", "one", "three", "zero"]
+
+
 def test_on_the_terminal(world, statistics, capsys, tmp_path):
     command = ["repair", "--model", world.model, "--previous", world / "old.pt", "--current", world / "new.safetensors"]
     command += ["--new", world / "new", "--statistics", statistics, "--out", tmp_path / "out", "--input-size", SIZE]

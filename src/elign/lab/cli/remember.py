@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,12 +65,20 @@ def error_console() -> Console:
     return Console(stderr=True, highlight=False)
 
 
+@contextmanager
+def quiet_stdout(wanted: bool) -> Iterator[None]:
+    """Send what a model prints to standard error, so that JSON stays alone."""
+    with redirect_stdout(sys.stderr) if wanted else nullcontext():
+        yield
+
+
 def run(args: argparse.Namespace, console: Console) -> None:
     """Write the statistics and say what is in them."""
     from elign.lab.repairing.repair_job import RememberRequest, remember
 
     names = ("data", "weights", "out", "model", "head", "labels", "input_size", "device", "batch_size", "workers")
-    found = remember(RememberRequest(**{name: getattr(args, name) for name in names}), error_console())
+    with quiet_stdout(args.json):
+        found = remember(RememberRequest(**{name: getattr(args, name) for name in names}), error_console())
     if args.json:
         print(json.dumps(found, indent=1))
         return

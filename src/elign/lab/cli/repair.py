@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elign.lab.cli.main import check_folder, say
-from elign.lab.cli.remember import add_model_options, error_console
+from elign.lab.cli.remember import add_model_options, error_console, quiet_stdout
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -51,10 +51,11 @@ def run(args: argparse.Namespace, console: Console) -> None:
     shared = ("out", "model", "head", "labels", "input_size", "device", "batch_size", "workers")
     own = ("previous", "statistics", "exemplars", "test", "force")
     values = {name: getattr(args, name) for name in (*shared, *own)}
-    done = run_repair(RepairRequest(data=args.new, weights=args.current, **values), error_console())
-    done = write_outputs(done)
-    content = write_report(done)
-    write_page(content, done)
+    with quiet_stdout(args.json):
+        done = run_repair(RepairRequest(data=args.new, weights=args.current, **values), error_console())
+        done = write_outputs(done)
+        content = write_report(done)
+        write_page(content, done)
     if args.json:
         print(json.dumps(content, indent=1))
         return

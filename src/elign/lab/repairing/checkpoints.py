@@ -9,6 +9,7 @@ import importlib.util
 import inspect
 import json
 import sys
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -177,14 +178,13 @@ def _function(path: Path, name: str) -> Callable[..., Any]:
     assert spec.loader is not None  # noqa: S101
     module = importlib.util.module_from_spec(spec)
     sys.modules[module.__name__] = module
-    # The file may import its neighbours, as it does when it is run.
-    sys.path.insert(0, str(path.parent.resolve()))
+    # The file may import its neighbours, as it does when it is run; its function may do so later.
+    if (folder := str(path.parent.resolve())) not in sys.path:
+        sys.path.append(folder)
     try:
         spec.loader.exec_module(module)
     except Exception as error:
         raise ModelSpecError(f"{path} raised {type(error).__name__}: {error}") from error
-    finally:
-        sys.path.pop(0)
     found = getattr(module, name, None)
     if not callable(found):
         raise ModelSpecError(f"{path} has no function {name!r}")
@@ -232,7 +232,9 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         except FileFormatError as error:
             raise WeightsError(str(error)) from error
     try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what torch says of damaged files; the error below says it better
+            found = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # what reads damaged bytes may raise nearly anything
         raise WeightsError(
             f"{path} is no checkpoint of tensors alone, and others are never unpickled: save it with "

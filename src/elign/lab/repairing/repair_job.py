@@ -84,15 +84,15 @@ class RepairRequest(RememberRequest):
 
 def remember(request: RememberRequest, console: Console) -> dict[str, Any]:
     """Compute the statistics of the classes in a folder, write them, and say what they are."""
-    names = request.label_names
+    folder = request.out.with_name(f".{request.out.name}.cache")
+    cache, names = request.cache(folder, console), request.label_names
     pictures = ClassFolder.read(request.data, "--data")
     order = names or pictures.names
     labels = pictures.labels(order)
     checkpoint = request.load(request.weights)
     if len(order) > checkpoint.outputs:
         raise ClassFolderError(f"there are {len(order)} classes, but the head has {checkpoint.outputs} outputs")
-    folder = request.out.with_name(f".{request.out.name}.cache")
-    (features,) = request.cache(folder, console).extract([checkpoint], pictures)
+    (features,) = cache.extract([checkpoint], pictures)
     pictures.require_several(pictures.places[features.rows])
     labels = labels[features.rows]
     statistics = elign.ClassStatistics().update(features.z, labels)
@@ -260,11 +260,12 @@ class Repaired:
 
 def run_repair(request: RepairRequest, console: Console) -> Repaired:
     """Fit a repair on two checkpoints and folders of pictures, and evaluate it on test pictures if there are any."""
+    cache = request.cache(request.out / "cache", console)
     inputs = _Inputs.read(request)
     previous, current = request.load(request.previous), request.load(request.weights)
     notes = _check_pair(previous, current)
     names, old = _names(inputs, previous, current, notes)
-    found = _Latents.extract(inputs, names, previous, current, request.cache(request.out / "cache", console), notes)
+    found = _Latents.extract(inputs, names, previous, current, cache, notes)
     for checkpoint in (previous, current):
         checkpoint.latents.cpu()
     (z_prev, z_cur), labels = found.z["--new"], found.labels["--new"]
@@ -410,6 +411,8 @@ class _Latents:
     ) -> _Latents:
         """Run the models on what is not in the cache."""
         labels = {option: folder.labels(names) for option, folder in inputs.folders.items()}
+        if inputs.test is not None and len({name in inputs.new.names for name in inputs.test.names}) < 2:
+            raise ClassFolderError(f"--test {inputs.test.root} must have pictures of old classes and of new ones")
         made = cls({}, {}, {}, 0)
         computed, used = 0, list[Path]()
         for option, folder in inputs.folders.items():
@@ -460,6 +463,8 @@ def _names(
             f"the new class {names[fresh[0]]!r} would be output {fresh[0]}, which the previous model has already: "
             f"{previous.outputs} old classes are needed to know the order; give it with --labels"
         )
+    if again := sorted(set(new) & set(before)):
+        notes.append(f"{len(again)} classes in --new are old ones, such as {again[0]!r}: their new pictures count")
     if len(names) < outputs:
         notes.append(f"{len(names)} classes are known for {outputs} outputs: they are taken for the first ones")
     return names, tuple(place for place, name in enumerate(names) if name not in new)

@@ -61,7 +61,10 @@ def _cards(content: Mapping[str, Any]) -> list[dict[str, Any]]:
             _ALTERNATIVES.get(best, "none to compare with"),
         ),
     )
-    return [{"title": title, "row": row, "text": text} for title, row, text in rows]
+    return [
+        {"title": title, "row": row, "text": f"{text}, {content['measured_on']}" if row else text}
+        for title, row, text in rows
+    ]
 
 
 def _bars(content: Mapping[str, Any]) -> list[dict[str, Any]]:
