@@ -40,6 +40,7 @@ def write_page(content: Mapping[str, Any], done: Repaired) -> Path:
         groups=_bars(content),
         changes=_changes(content["classes"], done.test),
         attach=_ATTACH,
+        tested=done.test is not None,
         names=_ALTERNATIVES,
     )
     return write_text_atomic(done.request.out / "report.html", page)
