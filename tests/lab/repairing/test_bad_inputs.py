@@ -10,7 +10,7 @@ import pytest
 import safetensors.torch
 import torch
 from PIL import Image
-from tests.lab.repairing.conftest import NAMES, SIZE
+from tests.lab.repairing.conftest import NAMES, ORDER, SIZE
 
 from elign.lab.cli.main import main
 from elign.lab.repairing.checkpoints import WeightsError, read_weights
@@ -101,6 +101,14 @@ def test_models_of_different_latent_size(world, refused, tmp_path):
     model = world.make("wide")
     torch.save(model.state_dict(), tmp_path / "wide.pt")
     refused("latents of 32 numbers", "have 24", exemplars=world / "few", current=tmp_path / "wide.pt")
+
+
+def test_statistics_of_another_latent_size(refused, tmp_path):
+    import elign
+
+    file = elign.ClassStatistics().update(torch.randn(20, 7), torch.arange(20) % 5).save(tmp_path / "seven.safetensors")
+    (tmp_path / "labels.json").write_text(json.dumps(ORDER))
+    refused("latents of 7 numbers", "have 24", statistics=file, labels=tmp_path / "labels.json")
 
 
 def test_a_folder_with_one_picture(world, refused, statistics, pictures):

@@ -245,6 +245,26 @@ def test_corrupt_pictures_are_skipped_and_counted(world, statistics, repair, tmp
     assert any(note.startswith("15 of the pictures in --new") for note in report["notes"])
 
 
+def test_the_next_time_takes_the_statistics_of_the_last(world, statistics, repair, tmp_path):
+    """Also a file of statistics of other weights, or of pictures of another size, is noticed."""
+    assert repair(out=tmp_path / "first", statistics=statistics)[1]["notes"] == [
+        "model.onnx was not written: onnx is missing (pip install 'elign[export]')"
+    ]
+    for name in ("ant", "bee"):
+        shutil.copytree(world / "new/six", tmp_path / "next" / name)
+    torch.manual_seed(0)
+    given = {"statistics": tmp_path / "first/statistics.safetensors", "new": tmp_path / "next"}
+    for file, outputs in (("eleven.pt", 12), ("wrong.pt", 10)):
+        torch.save(world.make(num_classes=outputs).state_dict(), tmp_path / file)
+    given |= {"current": tmp_path / "eleven.pt", "out": tmp_path / "second"}
+    code, report = repair(previous=world / "new.safetensors", **given)
+    assert code == 0
+    assert [entry["name"] for entry in report["classes"]] == [*ORDER, "ant", "bee"]
+    assert not any("were computed" in note for note in report["notes"])
+    _, report = repair(previous=tmp_path / "wrong.pt", **given)
+    assert any("under other weights than --previous" in note for note in report["notes"])
+
+
 def test_what_a_model_prints_does_not_spoil_the_json(world, statistics, repair, tmp_path):
     code, report = repair(out=tmp_path / "out", statistics=statistics, model=f"{world / 'net.py'}:chatty")
     assert (code, report["model"]["spec"]) == (0, "net.py:chatty")

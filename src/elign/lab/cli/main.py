@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _RUNS = ("run", "resume", "evaluate", "list", "show", "report", "archive", "reproduce", "sweep", "detect")
-COMMANDS = (*_RUNS, "export", "data", "toy", "remember", "repair", "doctor")
+COMMANDS = ("remember", "repair", "doctor", *_RUNS, "export", "data", "toy")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -70,7 +70,7 @@ def _command(name: str) -> ModuleType:
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="elign", description="The bench of elign: run, evaluate and report.")
+    parser = argparse.ArgumentParser(prog="elign", description="Repair models that forgot, and the bench.")
     parser.add_argument("--version", action="version", version=f"elign {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     # Only the help of all commands needs all of them.

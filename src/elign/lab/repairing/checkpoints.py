@@ -88,7 +88,8 @@ class Checkpoint:
         latents: The model, read at its head.
         outputs: Number of outputs of the head.
         dim: Dimension of the latents.
-        weights: SHA-256 of the weights, the source of the model and the name of its head.
+        key: SHA-256 of the weights, the source of the model and the name of its head.
+        weights: SHA-256 of the file of weights.
         transform: How a picture becomes an input.
         prepared: The transform in words.
     """
@@ -96,6 +97,7 @@ class Checkpoint:
     latents: Latents
     outputs: int
     dim: int
+    key: str
     weights: str
     transform: Transform
     prepared: str
@@ -104,6 +106,11 @@ class Checkpoint:
     def head(self) -> str:
         """The head's name."""
         return str(self.latents.head_name)
+
+    @property
+    def origin(self) -> dict[str, str]:
+        """What statistics under this model depend on, for their file."""
+        return {"weights": self.weights, "pictures": self.prepared}
 
     @property
     def linear(self) -> nn.Linear | None:
@@ -137,12 +144,12 @@ def load_checkpoint(spec: str, weights: Path, *, head: str | None = None, input_
     model = _resized(model, build, found, state, weights)
     _load(model, state, weights)
     source = Path(name.rpartition(":")[0]).read_bytes() if kind == "file" else b""
-    key = hashlib.sha256(source + f"\n{spec}\n{found}\n".encode())
     with weights.open("rb") as handle:
-        key.update(hashlib.file_digest(handle, "sha256").digest())
+        digest = hashlib.file_digest(handle, "sha256").hexdigest()
+    key = hashlib.sha256(source + f"\n{spec}\n{found}\n{digest}".encode()).hexdigest()
     latents = Latents(model.eval(), found)
     dim, outputs = _check_head(latents, probe)
-    return Checkpoint(latents, outputs, dim, key.hexdigest(), transform, prepared)
+    return Checkpoint(latents, outputs, dim, key, digest, transform, prepared)
 
 
 def _builder(spec: str) -> tuple[str, str, Callable[[int | None], nn.Module]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,12 +18,45 @@ from elign.utils.errors import ElignError
 from elign.utils.files import write_bytes_atomic
 from elign.utils.fitted import digest, read_safetensors
 
-_NAMES = "class_names"  # in the metadata of a file of statistics
+_NAMES, _ORIGIN = "class_names", "origin"  # in the metadata of a file of statistics
 _MOST_BYTES = 1 << 24
 
 
 class ClassFolderError(ElignError, ValueError):
     """A folder of pictures, or names of classes, that cannot be used; the message says which and what to do."""
+
+
+@dataclass(frozen=True, eq=False)
+class NamedStatistics:
+    """Statistics from a file.
+
+    Args:
+        values: The statistics.
+        names: The classes; ids are places in it.
+        origin: What the statistics depend on: the digest of the weights, and how pictures were prepared.
+    """
+
+    values: ClassStatistics
+    names: tuple[str, ...]
+    origin: Mapping[str, str]
+
+    @property
+    def held(self) -> list[str]:
+        """Names of the classes that there are statistics of."""
+        return [self.names[label] for label in self.values.classes.tolist()]
+
+    def reindexed(self, order: Sequence[str]) -> ClassStatistics:
+        """Return statistics whose class ids are places in another order of names."""
+        known = {name: place for place, name in enumerate(order)}
+        strange = next((name for name in self.held if name not in known), None)
+        if strange is not None:
+            raise ClassFolderError(f"the statistics have a class {strange!r}, which --labels does not name")
+        ids = torch.tensor([known[name] for name in self.held])
+        rows, state = ids.argsort(), self.values.state_dict()
+        moved = {name: t if name in ("latent_dim", "shared") else t[rows] for name, t in state.items()}
+        made = ClassStatistics(**self.values.config())
+        made.load_state_dict({**moved, "classes": ids[rows]})
+        return made
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,19 +146,19 @@ def _checked(names: object, where: str) -> tuple[str, ...]:
     return tuple(names)  # type: ignore[arg-type]
 
 
-def save_statistics(statistics: ClassStatistics, names: Sequence[str], path: Path) -> None:
-    """Write statistics, with the names of all classes up to the last one in the metadata of the file.
+def save_statistics(statistics: ClassStatistics, names: Sequence[str], origin: Mapping[str, str], path: Path) -> None:
+    """Write statistics; the metadata of the file hold the names of all classes, and what the statistics depend on.
 
     `ClassStatistics.load` reads the file as any other.
     """
     with tempfile.TemporaryDirectory() as folder:
         metadata, tensors = read_safetensors(statistics.save(Path(folder) / "statistics.safetensors"))
-    metadata[_NAMES] = json.dumps(list(names))
+    metadata |= {_NAMES: json.dumps(list(names)), _ORIGIN: json.dumps(dict(origin))}
     metadata["digest"] = digest(metadata, tensors)
     write_bytes_atomic(path, safetensors.torch.save(tensors, metadata))
 
 
-def load_statistics(path: Path, labels: Sequence[str] | None) -> tuple[ClassStatistics, tuple[str, ...]]:
+def load_statistics(path: Path, labels: Sequence[str] | None) -> NamedStatistics:
     """Read statistics and the names of classes, whose places are the class ids.
 
     Files that were written in Python have no names: there, the ids are places in `labels`.
@@ -133,27 +166,17 @@ def load_statistics(path: Path, labels: Sequence[str] | None) -> tuple[ClassStat
     if not path.is_file():
         raise ClassFolderError(f"--statistics {path}: no such file; 'elign remember' makes one")
     statistics = ClassStatistics.load(path)
-    stored = read_safetensors(path)[0].get(_NAMES)
+    metadata, _ = read_safetensors(path)
+    stored = metadata.get(_NAMES)
     if stored is None and labels is None:
         raise ClassFolderError(
             f"{path} holds no names of classes, since it was not made by elign remember: give --labels"
         )
-    names = tuple(labels or ()) if stored is None else _checked(json.loads(stored), f"{path}: its class names")
+    try:
+        listed, origin = json.loads(stored or "null"), json.loads(metadata.get(_ORIGIN, "{}"))
+    except (ValueError, RecursionError) as error:
+        raise ClassFolderError(f"{path}: its metadata are not JSON ({error})") from error
+    names = tuple(labels or ()) if stored is None else _checked(listed, f"{path}: its class names")
     if int(statistics.classes.max()) >= len(names):
         raise ClassFolderError(f"{path} has a class {int(statistics.classes.max())}, but there are {len(names)} names")
-    return statistics, names
-
-
-def reindexed(statistics: ClassStatistics, names: Sequence[str], order: Sequence[str]) -> ClassStatistics:
-    """Return statistics whose class ids are places in another order of names."""
-    known = {name: place for place, name in enumerate(order)}
-    ids = [known.get(names[label], -1) for label in statistics.classes.tolist()]
-    if -1 in ids:
-        missing = names[int(statistics.classes[ids.index(-1)])]
-        raise ClassFolderError(f"the statistics have a class {missing!r}, which --labels does not name")
-    rows = torch.tensor(ids).argsort()
-    state = {name: t if name in ("latent_dim", "shared") else t[rows] for name, t in statistics.state_dict().items()}
-    state["classes"] = torch.tensor(sorted(ids))
-    made = ClassStatistics(**statistics.config())
-    made.load_state_dict(state)
-    return made
+    return NamedStatistics(statistics, names, origin if isinstance(origin, dict) else {})

@@ -121,7 +121,7 @@ class LatentCache:
     def place(self, checkpoint: Checkpoint, pictures: ClassFolder) -> Path:
         """Return the folder of the chunks of a model and a folder of pictures."""
         files = [[name, *stamp] for name, stamp in zip(pictures.files, pictures.stamps, strict=True)]
-        key = {"version": _VERSION, "weights": checkpoint.weights, "transform": checkpoint.prepared, "files": files}
+        key = {"version": _VERSION, "model": checkpoint.key, "transform": checkpoint.prepared, "files": files}
         return self.folder / digest_of({**key, "chunk": CHUNK})[:24]
 
     def prune(self, used: Sequence[Path]) -> None:

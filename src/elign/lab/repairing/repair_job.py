@@ -24,9 +24,9 @@ from elign.lab.repairing.checkpoints import Checkpoint, ModelSpecError, load_che
 from elign.lab.repairing.class_folders import (
     ClassFolder,
     ClassFolderError,
+    NamedStatistics,
     load_statistics,
     read_labels,
-    reindexed,
     save_statistics,
 )
 from elign.lab.repairing.latent_cache import Features, LatentCache
@@ -96,7 +96,7 @@ def remember(request: RememberRequest, console: Console) -> dict[str, Any]:
     pictures.require_several(pictures.places[features.rows])
     labels = labels[features.rows]
     statistics = elign.ClassStatistics().update(features.z, labels)
-    save_statistics(statistics, order, request.out)
+    save_statistics(statistics, order, checkpoint.origin, request.out)
     shutil.rmtree(folder, ignore_errors=True)
     right = _accuracy(_logits(checkpoint, features.z), labels)
     return {
@@ -263,14 +263,14 @@ def run_repair(request: RepairRequest, console: Console) -> Repaired:
     cache = request.cache(request.out / "cache", console)
     inputs = _Inputs.read(request)
     previous, current = request.load(request.previous), request.load(request.weights)
-    notes = _check_pair(previous, current)
+    notes = [*_check_pair(previous, current), *_check_origin(inputs.statistics, previous)]
     names, old = _names(inputs, previous, current, notes)
     found = _Latents.extract(inputs, names, previous, current, cache, notes)
     for checkpoint in (previous, current):
         checkpoint.latents.cpu()
     (z_prev, z_cur), labels = found.z["--new"], found.labels["--new"]
     notes += _check_order(previous, current, z_prev, z_cur, labels, force=request.force)
-    statistics = None if inputs.statistics is None else reindexed(*inputs.statistics, names)
+    statistics = None if inputs.statistics is None else inputs.statistics.reindexed(names)
     repair = elign.Repair(current.head, force=request.force)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # they stand in the report
@@ -314,8 +314,9 @@ def run_repair(request: RepairRequest, console: Console) -> Repaired:
 def write_outputs(done: Repaired) -> Repaired:
     """Write the repair, the statistics and the ONNX model; return the same repair with what is to be said of that."""
     out, notes = done.request.out, list[str]()
+    (out / "report.json").unlink(missing_ok=True)  # where there is one, all files belong together
     done.repair.save(out / "repair.safetensors")
-    save_statistics(done.repair.statistics, done.names, out / "statistics.safetensors")
+    save_statistics(done.repair.statistics, done.names, done.current.origin, out / "statistics.safetensors")
     if missing := missing_for_onnx():
         (out / "model.onnx").unlink(missing_ok=True)
         notes.append(f"model.onnx was not written: {' and '.join(missing)} is missing (pip install 'elign[export]')")
@@ -357,7 +358,7 @@ class _Inputs:
     new: ClassFolder
     exemplars: ClassFolder | None
     test: ClassFolder | None
-    statistics: tuple[elign.ClassStatistics, tuple[str, ...]] | None
+    statistics: NamedStatistics | None
     labels: tuple[str, ...] | None
 
     @property
@@ -373,13 +374,11 @@ class _Inputs:
         new = ClassFolder.read(request.data, "--new")
         exemplars = None if request.exemplars is None else ClassFolder.read(request.exemplars, "--exemplars")
         test = None if request.test is None else ClassFolder.read(request.test, "--test")
-        if found is not None:
-            held = {found[1][label] for label in found[0].classes.tolist()}
-            if set(new.names) <= held:
-                raise ClassFolderError(
-                    f"all classes in --new {new.root} are in the statistics, so none is new: --new takes "
-                    "pictures of the classes that were learned last"
-                )
+        if found is not None and set(new.names) <= set(found.held):
+            raise ClassFolderError(
+                f"all classes in --new {new.root} are in the statistics, so none is new: --new takes pictures of the "
+                "classes that were learned last"
+            )
         return cls(new, exemplars, test, found, labels)
 
 
@@ -445,7 +444,7 @@ def _names(
 ) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """Return all classes in the order of the outputs, and which of them are old."""
     new, outputs = inputs.new.names, current.outputs
-    remembered = () if inputs.statistics is None else inputs.statistics[1]
+    remembered = () if inputs.statistics is None else inputs.statistics.names
     more = () if inputs.exemplars is None or inputs.statistics is not None else inputs.exemplars.names
     before = (*remembered, *sorted(set(more) - set(new)))
     if inputs.labels is None and not before:
@@ -482,6 +481,23 @@ def _check_pair(previous: Checkpoint, current: Checkpoint) -> list[str]:
             f"current one {current.head!r} for {current.dim}"
         )
     return ["--previous and --current are the same model"] if previous.weights == current.weights else []
+
+
+def _check_origin(statistics: NamedStatistics | None, previous: Checkpoint) -> list[str]:
+    """Raise if statistics are of another latent space; note if they were computed in another way."""
+    if statistics is None:
+        return []
+    if statistics.values.dim != previous.dim:
+        raise ModelSpecError(
+            f"the statistics are of latents of {statistics.values.dim} numbers, the model's latents have {previous.dim}, "
+            "so they are of another model"
+        )
+    what = {"weights": "under other weights than --previous", "pictures": "with pictures that were prepared otherwise"}
+    return [
+        f"the statistics were computed {text}: 'elign remember' makes the right ones"
+        for name, text in what.items()
+        if statistics.origin.get(name, previous.origin[name]) != previous.origin[name]
+    ]
 
 
 def _check_order(
