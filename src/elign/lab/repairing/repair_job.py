@@ -489,7 +489,7 @@ def _check_origin(statistics: NamedStatistics | None, previous: Checkpoint) -> l
         return []
     if statistics.values.dim != previous.dim:
         raise ModelSpecError(
-            f"the statistics are of latents of {statistics.values.dim} numbers, the model's latents have {previous.dim}, "
+            f"the statistics are of latents of {statistics.values.dim} numbers, the model's have {previous.dim}, "
             "so they are of another model"
         )
     what = {"weights": "under other weights than --previous", "pictures": "with pictures that were prepared otherwise"}
