@@ -16,7 +16,7 @@ from timing import medians
 from torch import Tensor
 
 import elign
-from elign.lab.models.backbones import CifarResNet
+from elign.lab.models.classifier import CifarResNet
 
 
 def main() -> None:

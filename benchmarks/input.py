@@ -26,7 +26,7 @@ from torch.nn import functional as F
 from elign.lab.data.base import MemorySplit, Normalise
 from elign.lab.data.folders import ImageList, OwnFolder
 from elign.lab.data.pictures import FolderSplit
-from elign.lab.models.backbones import CifarResNet
+from elign.lab.models.classifier import CifarResNet
 
 IMAGES, SIDE, CLASSES, PADDING = 50_000, 32, 100, 4
 MEAN, STD = (0.5071, 0.4866, 0.4409), (0.2009, 0.1984, 0.2023)

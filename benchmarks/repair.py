@@ -19,7 +19,7 @@ from timing import medians
 from torch import Tensor, nn
 
 import elign
-from elign.lab.models.backbones import CifarResNet, ResNet18
+from elign.lab.models.classifier import CifarResNet, ResNet18
 
 CLASSES, OLD = 100, 50
 MODELS: dict[str, tuple[str, Callable[[], nn.Module], int, int, tuple[int, ...]]] = {

@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from elign.lab.runs.results import JSON_NAME, read_results
+from elign.lab.runs.run_dir import JSON_NAME, read_results
 
 
 def main() -> None:

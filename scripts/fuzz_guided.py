@@ -61,7 +61,7 @@ def _other_reader(
     import safetensors.torch
     import torch
 
-    from elign.lab.runs.results import read_results
+    from elign.lab.runs.run_dir import read_results
     from elign.lab.storage import read_tensors
     from elign.utils.fitted import FittedModule
 

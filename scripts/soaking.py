@@ -24,8 +24,7 @@ import safetensors.torch
 
 from elign import ElignError
 from elign.lab.cli.main import main
-from elign.lab.runs.results import read_results
-from elign.lab.runs.run_dir import RunDir
+from elign.lab.runs.run_dir import RunDir, read_results
 from elign.lab.storage import read_tensors
 from elign.utils.fitted import FittedModule
 

@@ -13,7 +13,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import pytest
 import torch
 from hypothesis import settings
-from tests.aligning import MAKERS
+from tests.aligning import MAKERS, learned
 from torch import nn
 
 import elign
@@ -69,7 +69,7 @@ def make_aligner(request):
 
 @pytest.fixture
 def fitted(make_aligner, pairs):
-    return make_aligner().fit_latents(*pairs)
+    return learned(make_aligner(), *pairs)
 
 
 @pytest.fixture
@@ -84,16 +84,12 @@ def short_energy(pairs):
     return elign.EnergyAligner(hidden=(8, 8), iterations=20, learning_rate=1e-2, steps=5).fit_latents(*pairs)
 
 
-QUICK_DETECTION = ("preset=smoke", "protocol=5+5", "data.scenes=[16,14]", "data.image_size=64", "model.min_size=64")
-QUICK_DETECTION += ("model.anchors=[16,32]", "model.rois=16", "model.proposals=12", "train.first_epochs=2")
-QUICK_DETECTION += ("train.epochs=2", "train.batch_size=4", "train.learning_rate=0.01", "aligner.iterations=10")
-QUICK_DETECTION += ("aligner.steps=2",)
-
-
 @pytest.fixture(scope="session")
 def quick_detection():
     """What to type for a real detection run that takes seconds: few small scenes, a step or two of everything."""
-    return QUICK_DETECTION
+    typed = "preset=smoke protocol=5+5 data.scenes=[16,14] data.image_size=64 model.min_size=64 model.anchors=[16,32] "
+    typed += "model.rois=16 model.proposals=12 train.first_epochs=2 train.epochs=2 train.batch_size=4 "
+    return tuple((typed + "train.learning_rate=0.01 aligner.iterations=10 aligner.steps=2").split())
 
 
 @pytest.fixture(scope="session")

@@ -15,11 +15,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import safetensors.torch
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from elign import ElignError
 from elign.lab.data.base import DataError
+from elign.utils.fitted import digest
 
 NAMED = (ElignError, DataError)
 """What a reader may raise."""
@@ -64,6 +67,12 @@ def damaged(draw: st.DrawFn, whole: Sequence[bytes], *, text: bool = False) -> b
         "absurd": lambda: draw(st.sampled_from(_TEXT if text else _ABSURD)),
     }[kind]()
     return content[:place] + middle + content[end:]
+
+
+def signed(path: Path, metadata: dict[str, str], tensors: dict[str, Tensor]) -> Path:
+    """A file whose digest is right, whatever is in it: what somebody with bad intentions would send."""
+    path.write_bytes(safetensors.torch.save(tensors, metadata | {"digest": digest(metadata, tensors)}))
+    return path
 
 
 def answer(read: Callable[[], Any], *, names: Path | None = None, says: str = "", megabytes: int = MEGABYTES) -> Any:

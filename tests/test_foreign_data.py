@@ -92,6 +92,11 @@ def test_the_scan_sees_each_of_them(code):
     assert wrong(ast.parse(code))
 
 
+def test_json_is_read_in_two_files_of_the_library_only():
+    read = {file for file, tree in TREES.items() for called, _ in calls(tree) if called.endswith("loads")}
+    assert {file for file in read if not file.startswith("lab/")} == {"utils/fitted.py", "utils/legacy.py"}
+
+
 def test_no_archive_is_opened():
     assert not [file for file, tree in TREES.items() if imported(tree) & {"tarfile", "zipfile"}]
 

@@ -16,17 +16,6 @@ ROOT = Path(elign.__file__).parent
 MOST_FILES = 14
 
 
-class Net(nn.Module):
-    def __init__(self, seed):
-        super().__init__()
-        with torch.random.fork_rng():
-            torch.manual_seed(seed)
-            self.body, self.fc = nn.Linear(8, 8), nn.Linear(8, 4)
-
-    def forward(self, x):
-        return self.fc(self.body(x))
-
-
 def data(*classes):
     generator = torch.Generator().manual_seed(0)
     centers = 6 * torch.randn(4, 8, generator=generator)
@@ -52,11 +41,12 @@ def files_that_run():
 
 
 def test_the_three_lines_go_through_few_files(tmp_path):
-    old_model, new_model = Net(0).eval(), Net(1).eval()
+    torch.manual_seed(0)
+    old_model, new_model = (nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4)).eval() for _ in range(2))
     old_loader, new_loader = data(0, 1), data(2, 3)
     with files_that_run() as names:
-        statistics = elign.ClassStatistics.from_data(old_model, "fc", old_loader)
-        repair = elign.Repair("fc").fit(old_model, new_model, new_loader, statistics=statistics)
+        statistics = elign.ClassStatistics.from_data(old_model, "1", old_loader)
+        repair = elign.Repair("1").fit(old_model, new_model, new_loader, statistics=statistics)
         repair.attach(new_model)
         logits = new_model(new_loader[0][0])
         repair.save(tmp_path / "repair.safetensors")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+from collections import OrderedDict
 from pathlib import Path
 
 import pytest
@@ -14,16 +15,6 @@ import elign
 
 README = Path(__file__).parents[1] / "README.md"
 TEXT = README.read_text(encoding="utf-8")
-
-
-class Classifier(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = nn.Linear(20, 16)
-        self.fc = nn.Linear(16, 60)
-
-    def forward(self, x):
-        return self.fc(self.body(x))
 
 
 def test_the_three_lines_work_on_a_model_of_ones_own(tmp_path, monkeypatch):
@@ -37,7 +28,7 @@ def test_the_three_lines_work_on_a_model_of_ones_own(tmp_path, monkeypatch):
         data = torch.utils.data.TensorDataset(centers[labels] + 0.3 * torch.randn(len(labels), 20), labels)
         return torch.utils.data.DataLoader(data, batch_size=64)
 
-    old_model = Classifier().eval()
+    old_model = nn.Sequential(OrderedDict(body=nn.Linear(20, 16), fc=nn.Linear(16, 60))).eval()
     new_model = copy.deepcopy(old_model)
     with torch.no_grad():
         new_model.body.bias += 1

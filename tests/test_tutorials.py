@@ -12,6 +12,7 @@ import re
 from contextlib import redirect_stdout
 from importlib.util import find_spec
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -33,7 +34,7 @@ def follow(name, folder, monkeypatch):
         pytest.skip(f"{name}.md needs {needed}")
     monkeypatch.chdir(folder)
     names, printed = {"__name__": name}, ""
-    with torch.random.fork_rng(), LEARNERS.temporary():
+    with torch.random.fork_rng(), patch.object(LEARNERS, "_found", dict(LEARNERS)):
         for kind, content in BLOCK.findall(PAGES[name].read_text(encoding="utf-8")):
             if kind == "text":
                 check(printed, content)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from elign.aligners.base import Aligner
-from elign.lab.data.memory import Memory
+from elign.lab.data.scenario import Memory
 from elign.lab.detection.average_precision import Collected, score_methods
 from elign.lab.detection.detection_experiment import DetectionExperiment
 from elign.lab.detection.detector import Detector, Regions

@@ -16,8 +16,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from elign.aligners.adc import ADC
     from elign.aligners.base import Aligner, FitReport
     from elign.aligners.dpcr import DPCR
+    from elign.aligners.duale import DualE
     from elign.aligners.energy import EnergyAligner
     from elign.aligners.fisher import FisherShift
     from elign.aligners.gls import GLS
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from elign.classifiers.bic import BiC
     from elign.classifiers.fecam import FeCAM
     from elign.classifiers.gaussian import Gaussian
+    from elign.classifiers.il2m import IL2M
     from elign.classifiers.linear_head import LinearHead
     from elign.classifiers.nearest_mean import NearestMean
     from elign.classifiers.random_features import RandomFeatures
@@ -58,8 +61,10 @@ if TYPE_CHECKING:
 __version__ = "0.2.0.dev0"
 
 __all__ = [
+    "ADC",
     "DPCR",
     "GLS",
+    "IL2M",
     "LDC",
     "SLDC",
     "Aligned",
@@ -73,6 +78,7 @@ __all__ = [
     "ByPrediction",
     "ByProbe",
     "ClassStatistics",
+    "DualE",
     "ElignError",
     "EnergyAligner",
     "EnergyModel",
@@ -116,11 +122,12 @@ __all__ = [
 
 # Imported when the first name is used, so that `elign --help` does not wait for torch.
 _MODULES = """
-    aligners.base aligners.dpcr aligners.energy aligners.fisher aligners.gls aligners.hopfield aligners.kernel
-    aligners.ldc aligners.linear aligners.mlp aligners.sldc attachments classifiers.base classifiers.bias
-    classifiers.bic classifiers.fecam classifiers.gaussian classifiers.linear_head classifiers.nearest_mean
-    classifiers.random_features classifiers.ridge_head classifiers.voting energy.model energy.sampler gates repair
-    repair_report statistics.class_statistics utils.errors utils.extraction utils.fitted
+    aligners.adc aligners.base aligners.dpcr aligners.duale aligners.energy aligners.fisher aligners.gls
+    aligners.hopfield aligners.kernel aligners.ldc aligners.linear aligners.mlp aligners.sldc attachments
+    classifiers.base classifiers.bias classifiers.bic classifiers.fecam classifiers.gaussian classifiers.il2m
+    classifiers.linear_head classifiers.nearest_mean classifiers.random_features classifiers.ridge_head
+    classifiers.voting energy.model energy.sampler gates repair repair_report statistics.class_statistics
+    utils.errors utils.extraction utils.fitted
 """
 
 

@@ -28,11 +28,9 @@ _LEAST = 1e-30  # the least probability, so that its logarithm is a number
 class SplitOutputs:
     """Which outputs of a head are read off aligned latents, and how the two outputs become one.
 
-    For heads whose logits a softmax follows. Both outputs are turned into probabilities: an old class has that of the
-    aligned latent, every other one that of the unaligned latent, and background the smaller of its two. The result is
-    their logarithm, so that a softmax, an argmax or a detector's non-maximum suppression may follow as with any logits.
-    The probabilities need not sum to 1. The head's `forward` alone gives the output of the aligned latents: your own
-    hooks on that head see the unaligned ones only.
+    For heads whose logits a softmax follows. An old class gets its probability for the aligned latent, every other one
+    that for the unaligned latent, and background the smaller of the two. The result is the logarithm of these
+    probabilities, which need not sum to 1. Your own hooks on that head see the unaligned latents only.
 
     Args:
         columns: Places of the old classes among the head's outputs: `range(50)`, or `range(1, 51)` for a detector whose
@@ -40,10 +38,9 @@ class SplitOutputs:
         background: Place of the background; None if there is none.
 
     Example:
-        >>> import torch
-        >>> from elign import SplitOutputs
+        >>> import torch, elign
         >>> unaligned, aligned = torch.tensor([[0.0, 0.0, 3.0]]), torch.tensor([[4.0, 0.0, 0.0]])
-        >>> SplitOutputs(range(2)).merge(unaligned, aligned).exp().round(decimals=2)
+        >>> elign.SplitOutputs(range(2)).merge(unaligned, aligned).exp().round(decimals=2)
         tensor([[0.9600, 0.0200, 0.9100]])
     """
 
@@ -123,11 +120,9 @@ class Attachment:
 
     It is the hook itself: it travels with `copy.deepcopy` of the model, and `nn.DataParallel`'s replicas share it. An
     aligner with a gate changes what the head gets. A classifier, and an aligner with `SplitOutputs`, rewrite what the
-    head returns: torch then calls the hook twice, before the head, which gets a copy of the latents, since it may begin
-    with an operation in place; and after it, when the latents are wanted unchanged.
+    head returns: torch calls the hook before the head, to keep the latents unchanged, and after it.
 
-    You may exchange `what` (the aligner or classifier) and `gate` at any time. `model` and `head` say where it is,
-    `outputs` which outputs are read off aligned latents.
+    You may exchange `what` (the aligner or classifier) and `gate` at any time.
 
     Example:
         >>> import torch, elign
@@ -271,9 +266,9 @@ def attach(
     A `LatentClassifier` (a `Repair` is one) takes the place of the head's scores instead. It gets aligned latents if
     there is an aligner on the same head; this is refused for a classifier that aligns by itself.
 
-    Nothing else changes: training is untouched, no parameter or `state_dict` entry is added. Works under `no_grad`,
-    `inference_mode`, autocast and `nn.DataParallel`, for heads with any kind of output (in which classifiers,
-    `SplitOutputs` and `ByPrediction` must find logits), and in a deep copy of the model.
+    Training is untouched, no parameter or `state_dict` entry is added. Works under `no_grad`, `inference_mode`,
+    autocast and `nn.DataParallel`, in a deep copy of the model, and for heads with any kind of output, in which
+    classifiers, `SplitOutputs` and `ByPrediction` must find logits.
 
     Works for compiled models if `torch.compile` is called before `attach`. The other way round, a plain model of the
     same class that is compiled and called first makes torch leave the attachment out. The first `attach` of a process
@@ -284,8 +279,7 @@ def attach(
         head: The head: a name as in `model.named_modules()` ("fc", "roi_heads.box_predictor"), or the module.
         what: A fitted aligner, a classifier, or a `Repair`.
         gate: Which rows are aligned; all of them (`Always`) when not given.
-        outputs: Which outputs are read off aligned latents, instead of a gate; the others are read off the unaligned
-            ones. For heads that a softmax follows; made for detectors.
+        outputs: Which outputs are read off aligned latents, instead of a gate; see `SplitOutputs`.
         argument: Which argument of the head is the latent: a position or a keyword.
         replace: Replace attachments that conflict with this one, instead of raising.
 

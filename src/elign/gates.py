@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Self
 
 import torch
@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from elign.aligners.base import Aligner
 from elign.utils.errors import LatentError, NotFittedError, OptionError
 from elign.utils.extraction import logits_of, read_logits
-from elign.utils.fitted import FittedModule, Ranges, register
+from elign.utils.fitted import FittedModule, Ranges, Shapes, register
 from elign.utils.tensors import (
     balanced_accuracy,
     check_labels,
@@ -37,9 +37,8 @@ class Gate(FittedModule):
     `weights`, tensor operations only, so that it can be exported.
 
     Example:
-        >>> import torch
-        >>> from elign import Gate
-        >>> class Long(Gate):                                       # a gate of your own
+        >>> import torch, elign
+        >>> class Long(elign.Gate):                                       # a gate of your own
         ...     learns = False
         ...     def weights(self, z, head=None, aligner=None):
         ...         return z.norm(dim=-1) > 1
@@ -75,9 +74,8 @@ class Always(Gate):
     """Aligns every latent: for a model that now only sees old classes, or when drift is all that matters.
 
     Example:
-        >>> import torch
-        >>> from elign import Always
-        >>> Always()(torch.randn(3, 8))
+        >>> import torch, elign
+        >>> elign.Always()(torch.randn(3, 8))
         tensor([True, True, True])
     """
 
@@ -98,9 +96,8 @@ class ByMask(Gate):
         mask: One entry per row of the next batch: bool, or weights. Set `gate.mask` for each batch.
 
     Example:
-        >>> import torch
-        >>> from elign import ByMask
-        >>> ByMask(torch.tensor([True, False]))(torch.randn(2, 8))
+        >>> import torch, elign
+        >>> elign.ByMask(torch.tensor([True, False]))(torch.randn(2, 8))
         tensor([ True, False])
     """
 
@@ -135,9 +132,8 @@ class ByPrediction(Gate):
             mapping (or its only entry), the first entry of a tuple or list.
 
     Example:
-        >>> import torch
-        >>> from elign import ByPrediction
-        >>> gate = ByPrediction(old_classes=2)
+        >>> import torch, elign
+        >>> gate = elign.ByPrediction(old_classes=2)
         >>> logits = torch.tensor([[3.0, 0.0, 1.0], [0.0, 0.0, 2.0]])       # of two rows, 2 old classes and 1 new
         >>> gate(torch.randn(2, 8), head=lambda z: logits)
         tensor([ True, False])
@@ -196,26 +192,22 @@ class ByEnergy(Gate):
         quantile: The share of new-task latents that falls below the threshold when only those are given.
 
     Example:
-        >>> import torch
-        >>> from elign import ByEnergy, EnergyAligner
+        >>> import torch, elign
         >>> z = torch.randn(256, 8)
-        >>> aligner = EnergyAligner(iterations=100).fit_latents(z - 2, z)
-        >>> gate = ByEnergy(quantile=0.05).fit(aligner, z_new=z)
+        >>> aligner = elign.EnergyAligner(iterations=100).fit_latents(z - 2, z)
+        >>> gate = elign.ByEnergy(quantile=0.05).fit(aligner, z_new=z)
         >>> round(gate(z, aligner=aligner).float().mean().item(), 2)
         0.05
     """
 
     needs_energy = True
     infinite = ("threshold",)
+    shapes: ClassVar[Shapes] = {"threshold": ""}
     threshold: Tensor
 
     def __init__(self, *, quantile: float = 0.05) -> None:
         super().__init__()
         self.quantile = check_number(quantile, "quantile", most=1)
-
-    def _build(self, dim: int) -> None:
-        super()._build(dim)
-        self.register_buffer("threshold", torch.zeros(()))
 
     def fit(self, aligner: Aligner, z_new: Tensor, z_old: Tensor | None = None) -> Self:
         """Choose the threshold from the current model's latents `(N, D)` of new data and, if any, of old samples."""
@@ -270,25 +262,20 @@ class ByProbe(Gate):
         soft: Weight each row by its probability of being old instead of a yes or no at one half.
 
     Example:
-        >>> import torch
-        >>> from elign import ByProbe
+        >>> import torch, elign
         >>> z_old, z_new = torch.randn(50, 8) + 2, torch.randn(200, 8) - 2
-        >>> gate = ByProbe().fit(z_old, z_new)
+        >>> gate = elign.ByProbe().fit(z_old, z_new)
         >>> gate(z_old).float().mean().item() > 0.9
         True
     """
 
+    shapes: ClassVar[Shapes] = {"weight": "D", "bias": ""}
     weight: Tensor
     bias: Tensor
 
     def __init__(self, *, penalty: float = 1e-2, soft: bool = False) -> None:
         super().__init__()
         self.penalty, self.soft = check_number(penalty, "penalty", positive=True), soft
-
-    def _build(self, dim: int) -> None:
-        super()._build(dim)
-        self.register_buffer("weight", torch.zeros(dim))
-        self.register_buffer("bias", torch.zeros(()))
 
     def fit(self, z_old: Tensor, z_new: Tensor) -> Self:
         """Learn to tell old from new latents of the current model; both groups weigh the same, whatever their sizes."""
@@ -359,34 +346,27 @@ class FixedStrength(Gate):
         tolerance: How much of the new classes' accuracy may be lost if there are no exemplars.
 
     Example:
-        >>> import torch
+        >>> import torch, elign
         >>> from torch import nn
-        >>> from elign import FixedStrength, MeanShift
         >>> z, labels = torch.eye(4).repeat(10, 1), torch.arange(4).repeat(10)
         >>> head = nn.Identity()                                     # a latent is its own logits
         >>> drifted = z + 2.2 * torch.tensor([0.0, 0.0, 1.0, 1.0])     # everything looks like the new classes 2 and 3
-        >>> aligner = MeanShift().fit_latents(z, drifted)
-        >>> FixedStrength().fit(aligner, head, drifted, labels, old_classes=2).strength
+        >>> aligner = elign.MeanShift().fit_latents(z, drifted)
+        >>> elign.FixedStrength().fit(aligner, head, drifted, labels, old_classes=2).strength
         tensor(0.6000)
     """
 
     ranges: ClassVar[Ranges] = {"strength": (0.0, 1.0)}
+    shapes: ClassVar[Shapes] = {"strength": ""}
     strength: Tensor
 
     def __init__(self, *, shares: Sequence[float] = _SHARES, tolerance: float = 0.02) -> None:
         super().__init__()
-        try:
-            given = [] if isinstance(shares, str) else [float(share) for share in shares]
-        except (TypeError, ValueError, OverflowError):
-            given = []
-        if not given or not all(0 <= share <= 1 for share in given):
+        given = [*shares] if isinstance(shares, Iterable) else []
+        self.shares = tuple(sorted(float(check_number(share, "each of shares", most=1)) for share in given))
+        if not self.shares:
             raise OptionError(f"shares must be numbers in [0, 1], got {shares!r}")
-        self.shares = tuple(sorted(given))
         self.tolerance = check_number(tolerance, "tolerance", most=1)
-
-    def _build(self, dim: int) -> None:
-        super()._build(dim)
-        self.register_buffer("strength", torch.zeros(()))
 
     def fit(self, aligner: Aligner, head: Head, z: Tensor, labels: Tensor, *, old_classes: int) -> Self:
         """Choose the strength with latents `z` `(N, D)` of training data under the current model, and their classes.

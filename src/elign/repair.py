@@ -29,7 +29,7 @@ from elign.statistics.class_statistics import PRIOR, ClassStatistics, check_stat
 from elign.utils.errors import LatentError, NotFittedError, OptionError
 from elign.utils.extraction import Latents, Pairs, read_logits
 from elign.utils.fitted import ProgressLine, Ranges, from_config, register
-from elign.utils.tensors import check_labels, check_pairs, check_rows, check_seed, compute_dtype, rounded
+from elign.utils.tensors import check_labels, check_number, check_pairs, check_rows, check_seed, compute_dtype, rounded
 
 Exemplars = tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]
 
@@ -120,9 +120,6 @@ class Repair(LatentClassifier):
             raise OptionError(f"argument must be a position or a keyword, got {argument!r}")
         if not isinstance(head, str):
             raise OptionError(f'give the name of the head, such as "fc": it is looked for in both models, got {head!r}')
-        for name, number in (("prior", prior), ("residual", residual)):
-            if not (isinstance(number, int | float) and math.isfinite(number) and number >= 0):
-                raise OptionError(f"{name} must be a finite number >= 0, got {number!r}")
         self.head = head
         self.classifier = from_config(Gaussian() if classifier is None else classifier, LatentClassifier)
         # A copy for each level would double the work with every level of a nested file.
@@ -131,7 +128,8 @@ class Repair(LatentClassifier):
         # In tuples, since they are not parts of this module: the fit alone uses them, and files do not hold them.
         self._recipe = (from_config(Ridge() if aligner is None else aligner, Aligner), copy.deepcopy(self.classifier))
         self._statistics: tuple[ClassStatistics, ...] = ()
-        self.prior, self.residual = float(prior), float(residual)
+        self.prior = float(check_number(prior, "prior"))
+        self.residual = float(check_number(residual, "residual"))
         self.force, self.seed = bool(force), check_seed(seed)
         self.argument = argument
         self.report: RepairReport | None = None

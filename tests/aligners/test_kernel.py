@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elign import LocalShift, MeanShift, OptionError
+from elign import LocalShift, MeanShift
 from elign.aligners import kernel as module
 
 
@@ -88,12 +87,3 @@ def test_anchors_that_are_all_alike():
     z = torch.ones(5, 3)
     aligner = LocalShift().fit_latents(z + torch.arange(5.0).unsqueeze(1), z)
     torch.testing.assert_close(aligner.align(z), z + 2)
-
-
-@pytest.mark.parametrize(
-    ("options", "complaint"),
-    [({"bandwidth": value}, "bandwidth") for value in (1e-22, 0.0, -1.0, float("nan"))] + [({"anchors": 0}, "anchors")],
-)
-def test_options_are_checked(options, complaint):
-    with pytest.raises(OptionError, match=complaint):
-        LocalShift(**options)

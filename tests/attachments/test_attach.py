@@ -15,12 +15,15 @@ from elign import AttachError, Attachment, ByMask, ByPrediction, ByProbe, NotFit
 from elign.attachments import attachments_of
 
 
-@pytest.mark.parametrize("by_name", [True, False])
-def test_the_head_reads_aligned_latents_until_detached(net, shift, x, by_name):
+@pytest.mark.parametrize("how", ["by name", "by module", "through a wrapper"])
+def test_the_head_reads_aligned_latents_until_detached(net, shift, x, how):
     plain = net(x)
-    attachment = elign.attach(net, "fc" if by_name else net.fc, shift)
+    model = nn.DataParallel(net) if how == "through a wrapper" else net
+    heads = {"by name": "fc", "by module": net.fc, "through a wrapper": "module.fc"}
+    attachment = elign.attach(model, heads[how], shift)
     assert isinstance(attachment, Attachment)
     assert torch.equal(net(x), expected_output(net, shift, x))
+    assert torch.equal(model(x), net(x))
     assert not torch.allclose(net(x), plain)
     attachment.detach()
     assert torch.equal(net(x), plain)
@@ -32,6 +35,10 @@ def test_training_mode_is_untouched(net, shift, x):
     torch.manual_seed(0)
     plain = net(x)
     with elign.attach(net, "fc", shift):
+        assert torch.equal(net(x), plain)
+        # A frozen head is often left in evaluation mode while the rest of the model trains.
+        net.fc.eval()
+        torch.manual_seed(0)
         assert torch.equal(net(x), plain)
         net.eval()
         assert not torch.allclose(net(x), plain)
@@ -48,27 +55,13 @@ def test_nothing_is_added_to_the_model(net, short_energy):
     assert not net.fc._forward_pre_hooks_with_kwargs
 
 
-def test_a_frozen_head_in_a_model_that_trains_is_left_alone(net, shift):
-    z = torch.randn(4, net.fc.in_features)
-    plain = net.fc(z)
-    elign.attach(net, "fc", shift)
-    assert not torch.equal(net.fc(z), plain)
-    net.train()
-    net.fc.eval()
-    assert torch.equal(net.fc(z), plain)
-
-
-@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-def test_modes_that_keep_no_gradients(net, short_energy, x, mode):
-    with elign.attach(net, "fc", short_energy, gate=ByPrediction(2)):
-        expected = net(x)
-        with mode():
-            assert torch.equal(net(x), expected)
-
-
-def test_autocast(net, short_energy, x):
-    with elign.attach(net, "fc", short_energy), torch.autocast("cpu", torch.bfloat16):
+def test_modes_of_the_caller(net, short_energy, x):
+    elign.attach(net, "fc", short_energy)
+    with torch.autocast("cpu", torch.bfloat16):
         result = net(x)
+    for mode in (torch.no_grad(), torch.inference_mode()):
+        with mode:
+            assert torch.equal(net(x), expected_output(net, short_energy, x))
     assert result.dtype == torch.bfloat16
     torch.testing.assert_close(result.float(), expected_output(net, short_energy, x), rtol=0.1, atol=0.1)
 
@@ -200,12 +193,29 @@ def test_a_replacement_leaves_what_goes_with_it(net, shift, short_energy, x):
     assert elign.detach(net) == 2
 
 
-def test_what_cannot_be_attached_is_named(net, shift):
-    with pytest.raises(AttachError, match="not a Linear"):
-        elign.attach(net, "fc", nn.Linear(6, 6))
-    with pytest.raises(AttachError, match="got a int"):
-        elign.attach(net, "fc", shift, gate=2)
-    assert elign.detach(net) == 0
+def test_what_cannot_be_attached_is_named_and_replaces_nothing(net, shift, means, pairs):
+    there = elign.attach(net, "fc", shift)
+    wide = elign.MeanShift().fit_latents(torch.zeros(5, 7), torch.zeros(5, 7))
+    forward = elign.MeanShift().fit_latents(*pairs, direction="forward")
+    outputs = elign.SplitOutputs(range(2))
+    for error, says, what, options in (
+        (AttachError, "not a Linear", nn.Linear(6, 6), {}),
+        (AttachError, "got a int", shift, {"gate": 2}),
+        (AttachError, "dimension 6, the aligner's is 7", wide, {}),
+        (AttachError, "not both", shift, {"gate": elign.Always(), "outputs": outputs}),
+        (AttachError, "SplitOutputs, such as", shift, {"outputs": range(2)}),
+        (AttachError, "no use for either", elign.HeadLogits(), {"outputs": outputs}),
+        (AttachError, "fitted forward", forward, {}),
+        (AttachError, "fitted forward", elign.Aligned(forward, means), {}),
+        (NotFittedError, "EnergyAligner", elign.EnergyAligner(), {}),
+        (NotFittedError, "ByProbe", shift, {"gate": ByProbe()}),
+    ):
+        with pytest.raises(error, match=says):
+            elign.attach(net, "fc", what, replace=True, **options)
+    for head in (None, 5, ["fc"]):
+        with pytest.raises(AttachError, match="head"):
+            elign.attach(net, head, shift)
+    assert attachments_of(net) == [there]
 
 
 def test_detach_finds_all_and_leaves_hooks_of_others(net, shift):
@@ -220,15 +230,6 @@ def test_detach_finds_all_and_leaves_hooks_of_others(net, shift):
     assert calls == [1]
 
 
-def test_what_is_not_fitted_is_refused(net, shift):
-    there = elign.attach(net, "fc", shift)
-    with pytest.raises(NotFittedError, match="EnergyAligner"):
-        elign.attach(net, "fc", elign.EnergyAligner(), replace=True)
-    with pytest.raises(NotFittedError, match="ByProbe"):
-        elign.attach(net, "fc", shift, gate=ByProbe(), replace=True)
-    assert attachments_of(net) == [there]
-
-
 def test_aligner_and_gate_may_be_exchanged(net, shift, x):
     other = elign.Identity().fit_latents(torch.zeros(1, 6), torch.zeros(1, 6))
     plain = net(x)
@@ -237,12 +238,6 @@ def test_aligner_and_gate_may_be_exchanged(net, shift, x):
         assert torch.equal(net(x), plain)
         attachment.what, attachment.gate = shift, ByMask(torch.zeros(9, dtype=torch.bool))
         assert torch.equal(net(x), plain)
-
-
-def test_an_aligner_of_another_dimension_than_a_linear_head_is_refused(net):
-    z = torch.randn(5, net.fc.in_features + 1)
-    with pytest.raises(elign.AttachError, match="dimension 6, the aligner's is 7"):
-        elign.attach(net, "fc", elign.MeanShift().fit_latents(z, z))
 
 
 # --- Gates in attachments: what a gate is asked, what it gets to see, and that the head reads what it decides.
@@ -350,16 +345,3 @@ def test_a_replica_with_other_weights_says_what_a_model_with_these_weights_says(
     replica.fc.weight, replica.fc.bias = net.fc.weight * -2, net.fc.bias * 1
     assert torch.equal(replica(x), other(x))
     assert not torch.allclose(replica(x), net(x))
-
-
-def test_attaching_through_a_wrapper(net, shift, x):
-    wrapped = nn.DataParallel(net)
-    with elign.attach(wrapped, "module.fc", shift):
-        assert torch.equal(wrapped(x), expected_output(net, shift, x))
-        assert torch.equal(net(x), wrapped(x))
-
-
-@pytest.mark.parametrize("head", [None, 5, ["fc"]])
-def test_a_head_that_is_neither_name_nor_module_is_named(net, head):
-    with pytest.raises(elign.AttachError, match="head"):
-        elign.Latents(net, head)

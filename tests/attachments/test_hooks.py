@@ -12,7 +12,9 @@ from tests.conftest import DIM
 from torch import nn
 
 import elign
-from elign import AttachError, LatentError, NearestMean, SplitOutputs
+from elign import AttachError, LatentError, SplitOutputs
+
+OLD = SplitOutputs(range(2))
 
 
 def heads():
@@ -20,12 +22,6 @@ def heads():
     torch.manual_seed(0)
     linear = nn.Linear(DIM, 4)
     return [nn.Sequential(nn.ReLU(inplace=inplace), copy.deepcopy(linear)).eval() for inplace in (True, False)]
-
-
-@pytest.fixture
-def means():
-    z = torch.randn(40, DIM, generator=torch.Generator().manual_seed(2))
-    return NearestMean(normalize=False).fit(z=z, labels=torch.arange(40) % 4)
 
 
 @pytest.mark.parametrize("first", ["classifier", "aligner"])
@@ -48,8 +44,7 @@ def test_old_outputs_of_a_head_that_works_in_place(shift):
     z = torch.randn(9, DIM, generator=torch.Generator().manual_seed(1))
     outputs = []
     for head in heads():
-        model = nn.Sequential(nn.Identity(), head).eval()
-        with elign.attach(model, "1", shift, outputs=elign.SplitOutputs(range(2))):
+        with elign.attach(model := nn.Sequential(nn.Identity(), head).eval(), "1", shift, outputs=OLD):
             outputs.append(model(z.clone()))
     assert torch.equal(*outputs)
 
@@ -132,18 +127,11 @@ def test_a_head_that_gets_all_tokens_is_named_with_what_to_do(means, shift, x):
 # --- An aligner attached for some outputs of a head: the head is read twice, in evaluation mode only.
 
 
-OLD = SplitOutputs(range(2))
-
-
-def expected(net, aligner, x):
-    with torch.no_grad():
-        z = net.body(x)
-        return OLD.merge(net.fc.forward(z), net.fc.forward(aligner.align(z)))
-
-
 def test_old_outputs_come_from_aligned_latents(net, shift, x):
     plain = net(x)
-    wanted = expected(net, shift, x)
+    with torch.no_grad():
+        z = net.body(x)
+        wanted = OLD.merge(net.fc.forward(z), net.fc.forward(shift.align(z)))
     with elign.attach(net, "fc", shift, outputs=OLD) as attachment:
         torch.testing.assert_close(net(x), wanted)
         torch.testing.assert_close(copy.deepcopy(net)(x), wanted)
@@ -153,16 +141,3 @@ def test_old_outputs_come_from_aligned_latents(net, shift, x):
         torch.testing.assert_close(net(x), plain)
         net.eval()
     torch.testing.assert_close(net(x), plain)
-
-
-def test_a_gate_or_outputs_but_not_both(net, shift, means, pairs):
-    with pytest.raises(AttachError, match="not both"):
-        elign.attach(net, "fc", shift, gate=elign.Always(), outputs=OLD)
-    with pytest.raises(AttachError, match="SplitOutputs, such as"):
-        elign.attach(net, "fc", shift, outputs=range(2))
-    with pytest.raises(AttachError, match="no use for either"):
-        elign.attach(net, "fc", elign.HeadLogits(), outputs=OLD)
-    forward = elign.MeanShift().fit_latents(*pairs, direction="forward")
-    for what in (forward, elign.Aligned(forward, means)):
-        with pytest.raises(AttachError, match="fitted forward"):
-            elign.attach(net, "fc", what)

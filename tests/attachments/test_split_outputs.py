@@ -15,13 +15,6 @@ def logits(seed, rows=5, count=6):
     return 3 * torch.randn(rows, count, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-@given(seed=st.integers(0, 10_000), known=st.integers(1, 5), background=st.sampled_from([None, 5]))
-def test_two_equal_readings_are_one(seed, known, background):
-    given_ = logits(seed)
-    found = SplitOutputs(range(known), background=background).merge(given_, given_)
-    torch.testing.assert_close(found.softmax(dim=1), given_.softmax(dim=1))
-
-
 @given(seed=st.integers(0, 10_000))
 def test_every_output_has_the_probability_of_its_own_reading(seed):
     here, there = logits(seed), logits(seed + 1)
@@ -46,20 +39,33 @@ def test_the_dtype_is_kept(dtype):
     assert found.isfinite().all()
 
 
+class Fields(OrderedDict):
+    """A mapping whose entries are attributes, too, as those of many libraries' outputs are."""
+
+    def __getattr__(self, name):
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
 Detected = namedtuple("Detected", "logits boxes shared")
 FORMS = {"tuple": lambda *parts: parts, "list": lambda *parts: [*parts], "named": Detected}
 FORMS["mapping"] = lambda *parts: dict(zip(Detected._fields, parts, strict=True))
+FORMS["fields"] = lambda *parts: Fields(zip(Detected._fields, parts, strict=True))
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_boxes_go_with_their_class_and_a_box_for_all_stays(form):
     make, zeros, each, one = FORMS[form], torch.zeros(2, 3), torch.zeros(2, 12), torch.zeros(2, 4)
-    found = SplitOutputs([1], background=0).merge(make(zeros, each, one), make(zeros, each + 1, one + 1))
-    assert type(found) is type(make(zeros, each, one))
-    scores, boxes, shared = found.values() if form == "mapping" else found
-    assert scores.shape == (2, 3)
+    here, there = make(zeros, each, one), torch.arange(6.0).reshape(2, 3)
+    found = SplitOutputs([1], background=0).merge(here, make(there, each + 1, one + 1))
+    assert type(found) is type(here)
+    scores, boxes, shared = found.values() if isinstance(found, dict) else found
+    assert torch.equal(scores, SplitOutputs([1], background=0).merge(zeros, there))
     assert boxes.tolist() == [[0.0] * 4 + [1.0] * 4 + [0.0] * 4] * 2
     assert torch.equal(shared, one)
+    assert not any(part.any() for part in (here.values() if isinstance(here, dict) else here)), "it was changed"
 
 
 @pytest.mark.parametrize("columns", [[], [-1], [1, 1], [True], [0.5], 3, torch.tensor([True, False])])
@@ -74,27 +80,6 @@ def test_places_become_plain_numbers(columns):
     assert made == SplitOutputs((0, 1), background=3)
     assert [type(place) for place in (*made.columns, made.background)] == [int] * 3
     assert torch.equal(made.merge(logits(0), logits(1)), made.merge(logits(0), logits(1)))
-
-
-class Fields(OrderedDict):
-    """A mapping whose entries are attributes, too, as those of many libraries' outputs are."""
-
-    def __getattr__(self, name):
-        try:
-            return self[name]
-        except KeyError:
-            raise AttributeError(name) from None
-
-
-def test_a_mapping_stays_of_its_type_and_the_heads_own_is_left_alone():
-    here, there, boxes = torch.zeros(2, 3), torch.ones(2, 3), torch.zeros(2, 12)
-    given_ = Fields(logits=here, boxes=boxes)
-    found = SplitOutputs([1]).merge(given_, Fields(logits=there, boxes=boxes + 1))
-    assert type(found) is Fields
-    assert torch.equal(found.logits, SplitOutputs([1]).merge(here, there))
-    assert found.boxes[:, 4:8].eq(1).all()
-    assert given_.logits is here
-    assert given_.boxes is boxes
 
 
 def test_what_does_not_fit_is_named():

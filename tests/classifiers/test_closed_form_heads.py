@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import elign
-from elign import ClassStatistics, OptionError
+from elign import ClassStatistics
 
 
 def labelled(rows=150, dim=4, classes=3, seed=0):
@@ -19,20 +19,11 @@ CLASSIFIERS = [elign.RidgeHead(), elign.RandomFeatures(width=60), elign.FeCAM(),
 
 
 @pytest.mark.parametrize("classifier", CLASSIFIERS, ids=lambda each: type(each).__name__)
-def test_fits_statistics_latents_or_both_and_survives_a_file(classifier, tmp_path):
+def test_statistics_latents_or_both_tell_classes_apart(classifier):
     z, labels = labelled()
-    statistics = ClassStatistics().update(z, labels)
-    other, _ = labelled(seed=5)
-    for given in ({"statistics": statistics}, {"z": z, "labels": labels}):
-        scores = classifier.fit(**given)(z)
-        assert (scores.argmax(1) == labels).double().mean() > 0.8
-    classifier.fit(statistics.select([0, 1]), z[labels == 2], labels[labels == 2], classes=5)
-    scores = classifier(z)
-    assert scores.shape == (150, 5)
-    assert bool((scores[:, 3:] == -torch.inf).all())
-    assert (scores.argmax(1) == labels).double().mean() > 0.8
-    again = elign.LatentClassifier.load(classifier.save(tmp_path / "classifier.safetensors"))
-    assert torch.equal(again(other), classifier(other))
+    statistics, last = ClassStatistics().update(z, labels), labels == 2
+    for given in ((statistics,), (None, z, labels), (statistics.select([0, 1]), z[last], labels[last])):
+        assert (classifier.fit(*given)(z).argmax(1) == labels).double().mean() > 0.8
 
 
 @pytest.mark.parametrize("normalize", [True, False])
@@ -87,21 +78,6 @@ def test_fecam_against_plain_loops(rest, power):
         d = x - mean / np.linalg.norm(mean)
         expected = -np.einsum("ni,ij,nj->n", d, inverse, d)
         assert made(z)[:, label].numpy() == pytest.approx(expected, rel=1e-6, abs=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("maker", "options"),
-    [
-        (elign.RidgeHead, {"penalty": 0.0}),
-        (elign.RandomFeatures, {"width": 10**9}),
-        (elign.RandomFeatures, {"penalty": "best"}),
-        (elign.FeCAM, {"power": 0.0}),
-        (elign.FeCAM, {"shrink_rest": -1.0}),
-    ],
-)
-def test_options_out_of_range(maker, options):
-    with pytest.raises(OptionError):
-        maker(**options)
 
 
 def test_bic_has_the_smallest_cross_entropy():

@@ -118,10 +118,6 @@ def test_what_cannot_be_is_said(world):
         lambda: Voting(parts, task_boundaries=4, standard_errors=math.nan),
         lambda: Voting(parts * 30, task_boundaries=4, steps=30),
         lambda: Voting([MeanShift()], task_boundaries=4),
-        lambda: Voting([{"class": "MeanShift", "config": {}}], task_boundaries=4),
-        lambda: Voting([{"class": "Nothing"}], task_boundaries=4),
-        lambda: Voting([{"class": []}], task_boundaries=4),
-        lambda: Voting([{"class": "HeadLogits", "config": {"loud": True}}], task_boundaries=4),
         lambda: Aligned(MeanShift().fit_latents(z, z + 1, direction="forward"), HeadLogits())(z, logits=logits),
     ):
         with pytest.raises(OptionError):
@@ -146,15 +142,6 @@ def test_the_only_exemplar_of_a_side_does_not_choose_the_offset(boundaries):
         parts = [HeadLogits(), NearestMean().fit(z=z, labels=labels)]
         voting = Voting(parts, task_boundaries=boundaries).fit(z=z, labels=labels, logits=z[:, :3])
         assert abs(float(voting.offsets)) < 100
-
-
-def test_a_part_may_be_used_twice(world, tmp_path):
-    z, labels, logits = world
-    means, shift = NearestMean().fit(z=z, labels=labels), MeanShift().fit_latents(z + 1, z)
-    parts = [HeadLogits(), means, Aligned(shift, means), Aligned(shift, HeadLogits())]
-    voting = fitted(world, parts, standard_errors=math.inf)
-    loaded = Voting.load(voting.save(tmp_path / "voting"))
-    assert torch.equal(loaded(z, logits=logits), voting(z, logits=logits))
 
 
 def test_modes_of_the_caller_and_gradients_of_logits_do_not_change_a_choice(world):

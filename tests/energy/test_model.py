@@ -11,10 +11,6 @@ from torch import nn
 from elign import EnergyModel, LatentError, OptionError
 
 
-def test_the_default_is_the_papers_network():
-    assert sum(p.numel() for p in EnergyModel(64).parameters()) == 8385
-
-
 @pytest.mark.parametrize("hidden", [(), (5,), (5, 3), (4, 4, 2)])
 def test_it_is_the_mlp_that_it_says_it_is(hidden):
     energy = EnergyModel(7, hidden, slope=0.3)
@@ -23,13 +19,9 @@ def test_it_is_the_mlp_that_it_says_it_is(hidden):
         linear = nn.Linear(weight.shape[1], weight.shape[0])
         linear.weight, linear.bias = nn.Parameter(weight.clone()), nn.Parameter(bias.clone())
         layers += [linear] if number == 0 else [nn.LeakyReLU(0.3), linear]
-    z = torch.randn(9, 7)
-    torch.testing.assert_close(energy(z), nn.Sequential(*layers)(z).squeeze(-1))
-
-
-@pytest.mark.parametrize("shape", [(7,), (0, 7), (3, 7), (2, 3, 7)])
-def test_gives_one_energy_per_latent(shape):
-    assert EnergyModel(7)(torch.randn(shape)).shape == shape[:-1]
+    for shape in ((7,), (0, 7), (9, 7), (2, 3, 7)):
+        z = torch.randn(shape)
+        torch.testing.assert_close(energy(z), nn.Sequential(*layers)(z).squeeze(-1))
 
 
 @pytest.mark.parametrize("shape", [(), (6,), (3, 8), (7, 3)])

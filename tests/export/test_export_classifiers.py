@@ -18,8 +18,7 @@ from elign import (
     Voting,
     WeightAligned,
 )
-from elign.export import export_model_onnx, export_model_torch, export_torch
-from elign.export.recording import ExportError
+from elign.export import ExportError, export_model_onnx, export_model_torch, export_torch
 
 DIM, CLASSES, KNOWN = 6, 4, 2
 
@@ -28,16 +27,6 @@ DIM, CLASSES, KNOWN = 6, 4, 2
 def exemplars(net):
     x = torch.randn(40, 5, generator=torch.Generator().manual_seed(5))
     return net.body(x).detach(), torch.arange(40) % CLASSES
-
-
-class FirstOnly(LatentClassifier):
-    """A classifier of one's own."""
-
-    learns = False
-    needs_logits = True
-
-    def scores(self, z, logits=None):
-        return logits * z[..., :1]
 
 
 def directions(z, labels, **options):
@@ -87,11 +76,13 @@ MAKERS = {
     "linear head": lambda net, z, labels, aligner: LinearHead().fit(z=z, labels=labels, head=net.fc),
     "weights": lambda net, z, labels, aligner: WeightAligned().fit(head=net.fc, old_classes=KNOWN),
     "bic": lambda net, z, labels, aligner: elign.BiC().fit(z, labels, head=net.fc, old_classes=KNOWN),
+    "il2m": lambda net, z, labels, aligner: elign.IL2M().fit(
+        z, labels, head=net.fc, old_classes=KNOWN, birth=dict.fromkeys(range(KNOWN), (0.9, 0.8))
+    ),
     "ridge head": lambda net, z, labels, aligner: elign.RidgeHead(penalty=1.0).fit(z=z, labels=labels),
     "random features": lambda net, z, labels, aligner: elign.RandomFeatures(width=60).fit(z=z, labels=labels),
     "fecam": lambda net, z, labels, aligner: elign.FeCAM(power=0.5).fit(z=z, labels=labels),
     "aligned": aligned,
-    "own": lambda net, z, labels, aligner: FirstOnly(),
     "voting": all_kinds,
     "several tasks": several_tasks,
     "one part twice": one_part_twice,
@@ -163,7 +154,7 @@ def test_noise_inside_a_classifier_is_named(net, exemplars, pairs, tmp_path):
         export_model_torch(net, tmp_path / "m.pt2", torch.randn(2, 5))
 
 
-@pytest.mark.parametrize("name", [name for name in MAKERS if name != "own"])
+@pytest.mark.parametrize("name", MAKERS)
 def test_a_classifier_without_its_model(name, net, exemplars, short_energy, tmp_path):
     z = exemplars[0][:9]
     classifier, logits = made(name, net, exemplars, short_energy), net.fc(z).detach()

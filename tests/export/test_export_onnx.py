@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.aligning import learned
 from tests.exporting import DIM, GATES, STEPS, aligned, drifted, energy, head_of, run_onnx
 from torch import nn
 
 import elign
 from elign import export
-from elign.export import export_onnx
-from elign.export.recording import AlignedLatents, Recording, write_onnx
+from elign.export import AlignedLatents, Recording, export_onnx, write_onnx
 
 onnx = pytest.importorskip("onnx")
 
@@ -34,6 +34,8 @@ ALIGNERS = {
     "linear map": lambda: elign.GLS().fit_latents(*drifted()),
     "hopfield": lambda: elign.HopfieldShift(top=20).fit_latents(*drifted()),
     "fisher": lambda: elign.FisherShift(head=head_of()).fit_latents(*drifted()),
+    "dual": lambda: elign.DualE(experts=3).fit_latents(*drifted()),
+    "adversarial": lambda: learned(elign.ADC(step=0.1, norm="image"), *drifted()),
     "network": lambda: elign.MLPMap(width=2, epochs=1).fit_latents(*drifted()),
 }
 COMBINATIONS = [(aligner, "none") for aligner in ALIGNERS]
@@ -59,9 +61,7 @@ def everything(tmp_path_factory):
     head, z = head_of(), drifted(seed=8)[1]
     pairs = {(a, g): (made[a], GATES[g](made[a])) for a, g in COMBINATIONS}
     module = Everything(
-        AlignedLatents(
-            export.deterministic(aligner, drop_noise=False), export.ready_gate(gate, aligner), copy.deepcopy(head)
-        )
+        AlignedLatents(export.deterministic(aligner, drop_noise=False), export.ready_gate(gate), copy.deepcopy(head))
         for aligner, gate in pairs.values()
     )
     expected = torch.stack([aligned(*pair, head, z) for pair in pairs.values()], dim=1)
@@ -90,18 +90,16 @@ def test_onnxruntime_aligns_as_pytorch_does(everything, served, combination):
         assert not moved.all()
 
 
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory):
-    """An energy aligner with an energy gate, by the public function."""
+def test_the_file_is_a_small_graph_with_named_ends_and_nothing_about_the_machine(tmp_path):
     aligner = energy((64, 64))
-    gate = GATES["energy"](aligner)
-    path = tmp_path_factory.mktemp("onnx") / "folder" / "aligner.onnx"
-    return aligner, gate, export_onnx(aligner, path, gate=gate, example=drifted()[1][:50])
-
-
-def test_the_file_is_a_small_graph_with_named_ends_and_a_free_number_of_rows(exported):
-    _, _, made = exported
-    graph = onnx.load(made.path).graph
+    path = tmp_path / "folder" / "aligner.onnx"
+    made = export_onnx(aligner, path, gate=GATES["energy"](aligner), example=drifted()[1][:50])
+    content = path.read_bytes()
+    assert b".py" not in content
+    assert str(Path(elign.__file__).parent).encode() not in content
+    model = onnx.load_from_string(content)
+    assert model.opset_import[0].version == 18
+    graph = model.graph
     ends = {
         end.name: [dim.dim_param or dim.dim_value for dim in end.type.tensor_type.shape.dim]
         for end in (*graph.input, *graph.output)
@@ -109,14 +107,7 @@ def test_the_file_is_a_small_graph_with_named_ends_and_a_free_number_of_rows(exp
     assert ends == {"latents": ["batch", DIM], "aligned": ["batch", DIM]}
     assert made.nodes == len(graph.node) <= 10 * STEPS + 10
     assert made.difference < 1e-5
-    assert list(made.path.parent.iterdir()) == [made.path]
-
-
-def test_the_file_says_its_operators_and_nothing_about_the_machine(exported):
-    content = exported[2].path.read_bytes()
-    assert onnx.load_from_string(content).opset_import[0].version == 18
-    assert b".py" not in content
-    assert str(Path(elign.__file__).parent).encode() not in content
+    assert list(path.parent.iterdir()) == [made.path]
 
 
 def test_the_core_imports_without_the_packages_of_the_extra():

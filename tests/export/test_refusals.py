@@ -11,7 +11,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import elign
-from elign.export import ExportError, export_model_torch, export_onnx, export_torch, recording
+from elign import export
+from elign.export import ExportError, export_model_torch, export_onnx, export_torch
 
 
 def test_an_energy_of_ones_own_is_refused(tmp_path):
@@ -36,76 +37,56 @@ def test_an_energy_of_ones_own_is_refused(tmp_path):
         ({"example": torch.zeros(0, DIM)}, elign.LatentError, "empty"),
         ({"example": torch.zeros(3, DIM + 1)}, elign.LatentError, "dimension"),
         ({"opset": 9}, elign.OptionError, "opset"),
+        ({"gate": GATES["energy"](energy((4,)))}, elign.NotFittedError, "other aligners have no energy"),
+        ({"aligner": elign.Ridge()}, elign.NotFittedError, "Ridge"),
+        ({"aligner": nn.Linear(6, 4)}, elign.OptionError, "export_model_onnx"),
+        ({"aligner": elign.Always()}, elign.OptionError, "export_model_onnx"),
     ],
 )
 def test_what_cannot_be_exported_says_so(tmp_path, shift, options, error, message):
     with pytest.raises(error, match=message):
-        export_onnx(shift, tmp_path / "a.onnx", **options)
+        export_onnx(path=tmp_path / "a.onnx", **{"aligner": shift, **options})
     assert not list(tmp_path.iterdir())
 
 
-def test_an_energy_gate_needs_an_energy(tmp_path, shift):
-    with pytest.raises(ExportError, match="MeanShift"):
-        export_onnx(shift, tmp_path / "a.onnx", gate=GATES["energy"](energy((4,))))
-
-
-def test_what_is_no_fitted_aligner_says_so(tmp_path, net):
-    with pytest.raises(elign.NotFittedError):
-        export_onnx(elign.Ridge(), tmp_path / "a.onnx")
-    with pytest.raises(elign.OptionError, match="export_model_onnx"):
-        export_onnx(net, tmp_path / "a.onnx")
-
-
-class TakesWeights(nn.Module):
-    """Uses the weights of its head and never calls it."""
-
-    def __init__(self):
+class Odd(nn.Module):
+    def __init__(self, compute):
         super().__init__()
-        self.fc = nn.Linear(DIM, 4)
+        self.fc, self.compute = nn.Linear(DIM, 4), compute
 
     def forward(self, x):
-        return F.linear(x, self.fc.weight, self.fc.bias)
+        return self.compute(self.fc, x)
 
 
-def test_a_head_that_the_model_never_calls_is_named(tmp_path, shift):
-    model = TakesWeights().eval()
+@pytest.mark.parametrize(
+    ("compute", "message"),
+    [
+        (lambda fc, x: F.linear(x, fc.weight, fc.bias), "does not call 'fc'"),
+        (lambda fc, x: fc(x.reshape(len(x), DIM)), r"x\.shape\[0\] can be recorded"),
+    ],
+    ids=["the head is never called", "the number of rows is fixed"],
+)
+def test_models_that_cannot_be_recorded_are_told_why(tmp_path, shift, compute, message):
+    model = Odd(compute).eval()
     elign.attach(model, "fc", shift)
-    with pytest.raises(ExportError, match="does not call 'fc'"):
-        export_model_torch(model, tmp_path / "a.pt2", torch.zeros(2, DIM))
-    assert not list(tmp_path.iterdir())
-
-
-class FixesRows(nn.Module):
-    """Can be recorded for one number of rows only."""
-
-    def __init__(self):
-        super().__init__()
-        self.fc = nn.Linear(DIM, 4)
-
-    def forward(self, x):
-        return self.fc(x.reshape(len(x), DIM))
-
-
-def test_a_model_that_fixes_the_number_of_rows_is_told_what_to_write(tmp_path, shift):
-    model = FixesRows().eval()
-    elign.attach(model, "fc", shift)
-    with pytest.raises(ExportError, match=r"x\.shape\[0\] can be recorded"):
+    with pytest.raises(ExportError, match=message):
         export_model_torch(model, tmp_path / "a.pt2", torch.zeros(3, DIM))
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_torch_says_last_is_kept_and_its_colours_are_not():
     error = RuntimeError("\n".join(["\x1b[96mit failed\x1b[0m", *"abcdefg", "", "because of this"]))
-    said = recording._first_lines(error)
+    said = export._first_lines(error)
     assert said.startswith("it failed\n")
     assert said.endswith("\nbecause of this")
 
 
 def test_missing_packages_are_named_with_the_command(tmp_path, shift, monkeypatch):
-    monkeypatch.setattr(recording, "_installed", lambda name: name != "onnxscript")
+    monkeypatch.setattr(export, "_installed", lambda name: name != "onnxscript")
     with pytest.raises(ExportError, match=re.escape("needs onnxscript: pip install 'elign[export]'")):
         export_onnx(shift, tmp_path / "a.onnx")
 
 
 def test_without_a_runtime_nothing_is_compared(tmp_path, shift, monkeypatch):
-    monkeypatch.setattr(recording, "_installed", lambda name: name != "onnxruntime")
+    monkeypatch.setattr(export, "_installed", lambda name: name != "onnxruntime")
     assert export_onnx(shift, tmp_path / "a.onnx").difference is None

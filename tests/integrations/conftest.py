@@ -238,21 +238,17 @@ def load_framework(library: str) -> ModuleType:
     return importlib.import_module(library)
 
 
-@pytest.fixture(scope="session")
-def avalanche() -> ModuleType:
-    return _require("avalanche", "avalanche-lib==0.6.0")
+def _framework(library: str, package: str):
+    """Make a fixture that imports a framework where it is installed."""
+
+    @pytest.fixture(scope="session", name=library)
+    def fixture() -> ModuleType:
+        return _require(library, package)
+
+    return fixture
 
 
-@pytest.fixture(scope="session")
-def lightning() -> ModuleType:
-    return _require("lightning", "lightning")
-
-
-@pytest.fixture(scope="session")
-def transformers() -> ModuleType:
-    return _require("transformers", "transformers accelerate")
-
-
-@pytest.fixture(scope="session")
-def timm() -> ModuleType:
-    return _require("timm", "timm")
+avalanche = _framework("avalanche", "avalanche-lib==0.6.0")
+lightning = _framework("lightning", "lightning")
+transformers = _framework("transformers", "transformers accelerate")
+timm = _framework("timm", "timm")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import functools
 import pickle
-import subprocess
 import sys
 
 import pytest
@@ -235,11 +234,7 @@ def test_what_was_learned_can_be_stored(case, kind, tmp_path):
 
 def test_files_of_an_earlier_task_are_removed(case, tmp_path):
     case.learned(elign.Ridge()).save(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {
-        "repair.safetensors",
-        "gate.safetensors",
-        "statistics.safetensors",
-    }
+    assert sorted(path.stem for path in tmp_path.glob("*.safetensors")) == ["gate", "repair", "statistics"]
     with pytest.raises(elign.AttachError, match="does not know its head"):
         load_repaired(case.after, tmp_path)
     made = TaskRepair("classifier")
@@ -336,14 +331,6 @@ def test_a_missing_library_is_named(library, name, package, monkeypatch):
     with pytest.raises(MissingLibraryError, match=f"needs {name}: pip install {package}") as caught:
         __import__(f"elign.integrations.{library}")
     assert isinstance(caught.value, ImportError | elign.ElignError)
-
-
-def test_the_package_imports_no_framework_and_nothing_of_the_bench():
-    names = ["avalanche", "lightning", "transformers", "timm", "torchvision", "elign.lab"]
-    code = "import sys, elign.integrations, elign.integrations.pycil, elign.integrations.mammoth; "
-    code += f"print([name for name in {names!r} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
 
 
 def test_bic_takes_exemplars_and_says_so_without(case):

@@ -15,8 +15,7 @@ import torch
 from tests.lab.starting import METADATA
 
 from elign.lab.evaluation.metrics import Row
-from elign.lab.runs.results import Results, write_results
-from elign.lab.runs.run_dir import RunDir
+from elign.lab.runs.run_dir import Results, RunDir, write_results
 from elign.lab.storage import write_tensors
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"

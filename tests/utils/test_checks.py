@@ -105,11 +105,6 @@ def test_what_is_no_whole_number(number):
         check_whole(number, "steps", least=1)
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64])
-def test_labels_are_whole_numbers_of_any_size(dtype):
-    check_labels(torch.tensor([0, 7], dtype=dtype), 2)
-
-
 @pytest.mark.parametrize(
     ("labels", "says"),
     [

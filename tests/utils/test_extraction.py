@@ -4,17 +4,49 @@ from __future__ import annotations
 
 import math
 from collections import namedtuple
+from types import MappingProxyType
 
 import pytest
 import torch
-from tests.spies import Recorder, Spy, X, batches_of
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import elign
-from elign import AttachError, EnergyAligner, LatentError, Latents, MeanShift, OptionError
+from elign import AttachError, EnergyAligner, Identity, LatentError, Latents, MeanShift, OptionError
+from elign.utils.extraction import find_module, latent_of, logits_of, with_logits
 
 Batch = namedtuple("Batch", "image label")
+
+
+class Spy(nn.Module):
+    """A linear map that counts its calls and notes its mode."""
+
+    def __init__(self, factor=1.0):
+        super().__init__()
+        self.drop = nn.Dropout(0.5)
+        self.weight = nn.Parameter(torch.tensor(factor))
+        self.calls, self.rows, self.modes = 0, 0, set()
+
+    def forward(self, x):
+        self.calls += 1
+        self.rows += len(x)
+        self.modes |= {self.training, self.drop.training, torch.is_grad_enabled()}
+        return self.drop(x) * self.weight
+
+
+class Recorder(Identity):
+    """Keeps the latents that it was given."""
+
+    def _learn(self, z_prev, z_cur, progress):
+        self.seen = z_prev, z_cur
+        return super()._learn(z_prev, z_cur, progress)
+
+
+X = torch.arange(40.0).reshape(20, 2)
+
+
+def batches_of(size=8):
+    return list(X.split(size))
 
 
 @pytest.mark.parametrize("passes", [1, 3])
@@ -185,8 +217,9 @@ def test_latents_are_what_goes_into_the_head(net):
     x = torch.randn(9, 5)
     for model, head in ((net, "fc"), (net, net.fc), (nn.DataParallel(net), "fc"), (nn.DataParallel(net), "module.fc")):
         assert torch.equal(Latents(model, head)(x), net.body(x))
-    with pytest.raises(AttachError, match="not a part"):
-        Latents(wrapped := nn.DataParallel(net), wrapped)
+    for model, head in ((wrapped := nn.DataParallel(net), wrapped), (net, nn.Linear(2, 2))):
+        with pytest.raises(AttachError, match="not a part"):
+            Latents(model, head)
 
 
 def test_rows_of_several_calls_follow_each_other():
@@ -204,13 +237,6 @@ def test_latents_may_be_keyword_arguments():
 def test_a_head_that_is_never_called_is_an_error():
     with pytest.raises(AttachError, match=r"never called its module 'parts.unused'"):
         Latents(Heads(lambda head, x: head(x)), "parts.unused")(X)
-
-
-def test_a_wrong_name_suggests_and_a_foreign_head_is_refused(net):
-    with pytest.raises(AttachError, match="'fc'"):
-        Latents(net, "fcc")
-    with pytest.raises(AttachError, match="not a part"):
-        Latents(net, nn.Linear(2, 2))
 
 
 def test_an_attached_aligner_is_not_seen_and_no_hook_is_left_behind(net, shift):
@@ -286,13 +312,13 @@ def test_mixup_of_what_cannot_be_blended_is_an_error(x):
 # --- labelled pairs, and what the head alone says
 
 
-def models():
+def training_models():
     torch.manual_seed(0)
     return [nn.Sequential(nn.Linear(2, 3), nn.Dropout(0.5), nn.Linear(3, 4)).train() for _ in range(2)]
 
 
 def test_pairs_are_latents_of_both_models_with_their_classes():
-    (old, new), labels = models(), torch.arange(20) % 4
+    (old, new), labels = training_models(), torch.arange(20) % 4
     loader = DataLoader(TensorDataset(X, labels), batch_size=8)
     pairs = elign.Pairs.from_models(old, new, "2", loader)
     assert old.training
@@ -308,7 +334,7 @@ def test_pairs_are_latents_of_both_models_with_their_classes():
 
 
 def test_pairs_take_inputs_and_labels_from_where_they_are():
-    old, new = models()
+    old, new = training_models()
     batches = [{"where": (X[:9], torch.arange(9) % 4)}, {"where": (X[9:], torch.arange(11) % 4)}]
     pairs = elign.Pairs.from_models(
         old, new, "2", batches, inputs=lambda batch: batch["where"][0], labels=lambda batch: batch["where"][1]
@@ -342,3 +368,68 @@ def test_the_head_alone_is_asked_by_the_name_of_its_argument():
     assert torch.equal(z, before)
     with pytest.raises(AttachError, match="argument"):
         Latents(model, "head", argument=1).logits(z)
+
+
+# --- Heads, latents in what they are called with, and logits in what they return.
+
+
+@pytest.fixture
+def model():
+    heads = nn.ModuleDict({"final": nn.Linear(2, 3)})
+    return nn.ModuleDict({"heads": heads, "body": nn.Sequential(*(nn.Linear(2, 2) for _ in range(4)))})
+
+
+@pytest.mark.parametrize("name", ["body", "body.0", "heads.final", ""])
+def test_finds_parts_by_their_dotted_name(model, name):
+    assert find_module(model, name) is model.get_submodule(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "near"), [("head.final", "'heads.final'"), ("final", r"one of 'heads.final'\?"), ("zzzzzz", "'body.3'")]
+)
+def test_a_wrong_name_suggests_the_nearest(model, name, near):
+    with pytest.raises(AttachError, match=rf"no module '{name}'.*{near}"):
+        find_module(model, name)
+
+
+@pytest.mark.parametrize("name", ["body.0", "module.body.0"])
+def test_names_inside_of_a_wrapper_are_names_of_the_model_or_of_the_wrapper(model, name):
+    assert find_module(nn.DataParallel(model), name) is model.body[0]
+
+
+def test_a_part_may_be_called_like_a_wrapper():
+    model = nn.ModuleDict({"module": nn.Linear(2, 3)})
+    assert find_module(model, "module") is model["module"]
+    assert find_module(nn.DataParallel(model), "module.module") is model["module"]
+    # Where the two disagree, a name is that of the model that was given.
+    assert find_module(nn.DataParallel(model), "module") is model
+
+
+def test_a_model_without_parts_says_so():
+    with pytest.raises(AttachError, match="no parts at all"):
+        find_module(nn.Linear(2, 3), "fc")
+
+
+def test_an_argument_that_is_no_tensor_is_an_error():
+    with pytest.raises(AttachError, match="is a list, not a tensor"):
+        latent_of(([1],), {}, 0)
+
+
+# --- Logits in what heads return.
+
+
+LOGITS = torch.tensor([[3.0, 0.0, 1.0], [0.0, 0.0, 2.0]])
+
+
+@pytest.mark.parametrize(
+    "output", [None, "x", ("x", LOGITS), {"logits": 3}, {"a": LOGITS, "b": LOGITS}, {}, ()], ids=str
+)
+def test_logits_that_cannot_be_found_are_an_error(output):
+    with pytest.raises(OptionError, match="logits="):
+        logits_of(output)
+
+
+def test_a_mapping_that_cannot_be_changed_becomes_a_plain_one():
+    given = MappingProxyType({"extra": 1, "logits": torch.zeros(1, 2)})
+    logits = torch.ones(1, 2)
+    assert with_logits(given, logits) == {"extra": 1, "logits": logits}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from elign.utils.files import replacing, write_bytes_atomic, write_text_atomic
+from elign.utils.files import write_bytes_atomic, write_text_atomic
 
 
 def names(folder):
@@ -52,34 +52,24 @@ def test_a_file_is_as_readable_as_any_other_new_file(tmp_path):
     assert (tmp_path / "ours").stat().st_mode == (tmp_path / "plain").stat().st_mode
 
 
-def test_replacing_keeps_the_old_file_until_the_new_one_is_whole(tmp_path):
-    target = tmp_path / "file"
+def test_the_old_file_stays_until_the_new_one_is_whole(tmp_path, monkeypatch):
+    target, seen = tmp_path / "file", []
     target.write_bytes(b"old")
-    with replacing(target) as handle:
-        handle.write(b"new")
-        handle.flush()
-        assert target.read_bytes() == b"old"
-    assert target.read_bytes() == b"new"
+    monkeypatch.setattr(os, "fsync", lambda number: seen.append(target.read_bytes()))
+    write_bytes_atomic(target, b"new")
+    assert (seen, target.read_bytes()) == ([b"old"], b"new")
 
 
-def test_leftovers_of_a_killed_process_are_swept_after_a_day(tmp_path):
-    stale, recent = tmp_path / ".file.aa.part", tmp_path / ".file.bb.part"
-    for path in (stale, recent):
+ODD = pytest.mark.skipif(os.name == "nt", reason="Windows has no such names")
+
+
+@pytest.mark.parametrize("name", ["file", *(pytest.param(n, marks=ODD) for n in ("epoch**", "run[1]", "what?"))])
+def test_leftovers_of_a_killed_process_are_swept_after_a_day_and_no_name_is_a_pattern(tmp_path, name):
+    stale, recent, other = (tmp_path / f".{middle}.part" for middle in (f"{name}.aa", f"{name}.bb", "run1.aa"))
+    day_ago = time.time() - 24 * 3600 - 1
+    for path in (stale, recent, other):
         path.touch()
-    day_ago = time.time() - 24 * 3600 - 1
-    os.utime(stale, (day_ago, day_ago))
-    with replacing(tmp_path / "file") as handle:
-        handle.write(b"new")
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".file.bb.part", "file"]
-
-
-@pytest.mark.skipif(os.name == "nt", reason="Windows has no such names")
-@pytest.mark.parametrize("name", ["epoch**.bin", "run[1].bin", "what?.bin"])
-def test_a_name_is_never_taken_for_a_pattern(tmp_path, name):
-    stale, other = tmp_path / f".{name}.aa.part", tmp_path / ".run1.bin.aa.part"
-    day_ago = time.time() - 24 * 3600 - 1
     for path in (stale, other):
-        path.touch()
         os.utime(path, (day_ago, day_ago))
     write_bytes_atomic(tmp_path / name, b"new")
-    assert names(tmp_path) == sorted([name, other.name])
+    assert names(tmp_path) == sorted([name, recent.name, other.name])

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
-import safetensors.torch
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.fuzzing import answer, bounded, damaged, fuzz
+from tests.fuzzing import answer, bounded, damaged, fuzz, signed
 
 from elign import Aligner, ByProbe, EnergyAligner, FileFormatError, MeanShift, Ridge
-from elign.utils.fitted import FORMAT, VERSION, FittedModule, digest
+from elign.utils.fitted import FORMAT, VERSION, FittedModule
 
 Z = torch.randn(20, 4, generator=torch.Generator().manual_seed(0))
 OLD_CLASSES = ["Blend", "Aligned", "Discriminant", "Prototypes", "NearestMean", "HeadScores", "Dose", "ByPrediction"]
@@ -41,10 +40,8 @@ def whole(tmp_path_factory):
 
 
 def sealed(path, name, config, tensors, *, form=FORMAT, version=VERSION):
-    """A file whose digest is right, whatever is in it: what somebody with bad intentions would send."""
     metadata = {"format": form, "version": str(version), "class": name, "config": json.dumps(config)}
-    path.write_bytes(safetensors.torch.save(tensors, metadata | {"digest": digest(metadata, tensors)}))
-    return path
+    return signed(path, metadata, tensors)
 
 
 @fuzz(120)

@@ -7,17 +7,19 @@ import time
 import warnings
 
 import pytest
-import safetensors.torch
 import torch
-from tests.fuzzing import bounded
+from tests.aligning import learned
+from tests.fuzzing import bounded, signed
 from torch import nn
 
 import elign
 from elign.utils import fitted
-from elign.utils.fitted import FittedModule, digest, read_safetensors
+from elign.utils.fitted import FittedModule, read_safetensors
 
 DIM, CLASSES = 4, 4
 SECONDS, MEGABYTES = 2.0, 300
+PLAIN_ALIGNERS = (elign.Identity, elign.RandomShift, elign.Ridge, elign.LocalShift, elign.LDC, elign.GLS, elign.SLDC)
+PLAIN_ALIGNERS += (elign.DPCR, elign.HopfieldShift)
 
 
 def latents(rows=80):
@@ -45,18 +47,12 @@ def make_all():
 
     return {
         "EnergyAligner": energy,
-        "Identity": elign.Identity().fit_latents(z_prev, z),
         "MeanShift": shift,
-        "RandomShift": elign.RandomShift().fit_latents(z_prev, z),
-        "Ridge": elign.Ridge().fit_latents(z_prev, z),
-        "LocalShift": elign.LocalShift().fit_latents(z_prev, z),
-        "LDC": elign.LDC().fit_latents(z_prev, z),
-        "GLS": elign.GLS().fit_latents(z_prev, z),
-        "SLDC": elign.SLDC().fit_latents(z_prev, z),
-        "DPCR": elign.DPCR().fit_latents(z_prev, z),
-        "HopfieldShift": elign.HopfieldShift().fit_latents(z_prev, z),
+        **{kind.__name__: kind().fit_latents(z_prev, z) for kind in PLAIN_ALIGNERS},
         "FisherShift": elign.FisherShift(head=head).fit_latents(z_prev, z),
         "MLPMap": elign.MLPMap(width=1, epochs=1).fit_latents(z_prev, z),
+        "DualE": elign.DualE(experts=2, rank=0.5).fit_latents(z_prev, z),
+        "ADC": learned(elign.ADC(), z_prev, z),
         "Always": elign.Always(),
         "ByPrediction": elign.ByPrediction(old_classes=2),
         "ByEnergy": elign.ByEnergy().fit(energy, z),
@@ -70,6 +66,7 @@ def make_all():
         "RandomFeatures": elign.RandomFeatures(width=5, penalty=1.0).fit(z=z, labels=labels),
         "FeCAM": elign.FeCAM().fit(z=z, labels=labels),
         "BiC": elign.BiC().fit(z, labels, head=head, old_classes=2),
+        "IL2M": elign.IL2M().fit(z, labels, head=head, old_classes=2, birth={0: (0.9, 0.9), 1: (0.8, 0.9)}),
         "HeadLogits": elign.HeadLogits(),
         "WeightAligned": elign.WeightAligned().fit(head=head, old_classes=2),
         "Aligned": elign.Aligned(shift, means),
@@ -110,9 +107,7 @@ def tampered(tmp_path):
         described |= {"config": json.dumps(config), **metadata}
         held |= {key: tensor.contiguous() for key, tensor in (tensors or {}).items() if tensor is not None}
         held = {key: tensor for key, tensor in held.items() if (tensors or {}).get(key, tensor) is not None}
-        described["digest"] = digest(described, held)
-        path.write_bytes(safetensors.torch.save(held, described))
-        return path
+        return signed(path, described, held)
 
     return write
 
@@ -193,21 +188,20 @@ def test_extra_tensors_are_refused(tampered, name):
 @pytest.mark.parametrize("name", [name for name, made in MADE.items() if int(made.latent_dim)])
 def test_another_latent_dimension_is_refused(tampered, name):
     # No tensor of these depends on the dimension.
-    free = name in ("Identity", "ByEnergy", "FixedStrength", "WeightAligned", "BiC")
+    free = name in ("Identity", "ByEnergy", "FixedStrength", "WeightAligned", "BiC", "IL2M")
     for dim in (0, -1, -(2**40), 2**20 + 1, 2**40, 2**62, *(() if free else (3, 30_000))):
         refused(tampered(MADE[name], tensors={"latent_dim": torch.tensor(dim)}))
 
 
 OPTIONS = {
+    "ADC": {"images": [0, "1"], "steps": [10**9], "step": ["1", float("inf")], "norm": ["pixel", ["batch"]]},
+    "DualE": {"experts": [0, 10**9], "rank": [0, 2, "1"], "temperature": [0.0], "keep": [-1], "statistics": ["x", {}]},
     "ByPrediction": {
         "old_classes": [10**8, [0, 10**8], [-1], [], "10", 10**400],
         "logits": ["print"],
         "soft": ["no", 1],
     },
-    "ByProbe": {
-        "soft": ["no"],
-        "penalty": ["1", float("nan"), -1],
-    },
+    "ByProbe": {"soft": ["no"], "penalty": ["1", float("nan"), -1]},
     "ByEnergy": {"quantile": ["0.5", 2]},
     "EnergyAligner": {
         "hidden": [[2] * 200_000, [10**9], [2**20] * 64, "33", 3],
@@ -220,28 +214,11 @@ OPTIONS = {
     },
     "RandomShift": {"norm": ["1", float("nan")]},
     "Ridge": {"penalty": ["strong", 0]},
-    "LocalShift": {
-        "bandwidth": ["1"],
-        "anchors": [0],
-    },
-    "FixedStrength": {
-        "shares": ["01", [10**400], 1],
-        "tolerance": ["1"],
-    },
-    "Gaussian": {
-        "shared": ["all"],
-        "shrinkage": [2],
-        "normalize": ["no"],
-    },
-    "NearestMean": {
-        "normalize": ["no"],
-        "normalise": [True],
-    },
-    "LinearHead": {
-        "steps": [10**9],
-        "samples_per_class": [10**9],
-        "weight_decay": ["1"],
-    },
+    "LocalShift": {"bandwidth": ["1"], "anchors": [0]},
+    "FixedStrength": {"shares": ["01", [10**400], 1], "tolerance": ["1"]},
+    "Gaussian": {"shared": ["all"], "shrinkage": [2], "normalize": ["no"]},
+    "NearestMean": {"normalize": ["no"], "normalise": [True]},
+    "LinearHead": {"steps": [10**9], "samples_per_class": [10**9], "weight_decay": ["1"]},
     "Voting": {
         "steps": [10**9, "4"],
         "task_boundaries": [10**9, [1, 10**9], [2, 1], list(range(1, 100_000)), "2"],
@@ -252,15 +229,13 @@ OPTIONS = {
             [{"class": "HeadLogits", "config": {}}] * 9000,
             [{"class": "MeanShift", "config": {}}],
             [{"class": "HeadLogits", "config": "x"}],
+            [{"class": "Nothing", "config": {}}],
             [{"class": ["HeadLogits"], "config": {}}],
             [{"class": "NearestMean", "config": {"normalize": "no"}}],
         ],
     },
     "Aligned": {"aligner": [{"class": "EnergyAligner", "config": {"hidden": [10**9]}}, "MeanShift"]},
-    "ClassStatistics": {
-        "rank": [10**9, "2"],
-        "covariance": ["some", 3, "diagonal", ["full"]],
-    },
+    "ClassStatistics": {"rank": [10**9, "2"], "covariance": ["some", 3, "diagonal", ["full"]]},
     "Repair": {
         "head": [3],
         "prior": ["many", float("nan")],
@@ -288,29 +263,20 @@ def test_options_that_are_none_are_refused(tampered, name, config):
     refused(tampered(MADE[name], config=config))
 
 
+AROUND = {
+    "Voting": ('{"task_boundaries": 2, "estimators": [', "]}"),
+    "Aligned": ('{"aligner": {"class": "MeanShift", "config": {}}, "classifier": ', "}"),
+    "Repair": ('{"classifier": ', "}"),
+}
+
+
 @pytest.mark.parametrize("levels", [50, 300, 1000, 10_000])
-@pytest.mark.parametrize("name", ["Voting", "Aligned", "Repair", "Repair of Aligned"])
-def test_deeply_nested_parts_are_refused(tampered, name, levels):
-    inner = '{"class": "HeadLogits", "config": {}}'
-    around = {
-        "Voting": ('{"class": "Voting", "config": {"task_boundaries": 2, "estimators": [', "]}}"),
-        "Aligned": (
-            '{"class": "Aligned", "config": {"aligner": {"class": "MeanShift", "config": {}}, "classifier": ',
-            "}}",
-        ),
-        "Repair": ('{"class": "Repair", "config": {"classifier": ', "}}"),
-        "Repair of Aligned": (
-            '{"class": "Repair", "config": {"classifier": {"class": "Aligned", "config": '
-            '{"aligner": {"class": "MeanShift", "config": {}}, "classifier": ',
-            "}}}}",
-        ),
-    }[name]
-    part = around[0] * levels + inner + around[1] * levels
-    config = {
-        "Voting": f'{{"task_boundaries": 2, "estimators": [{part}]}}',
-        "Aligned": f'{{"aligner": {{"class": "MeanShift", "config": {{}}}}, "classifier": {part}}}',
-    }.get(name, f'{{"classifier": {part}}}')
-    refused(tampered(MADE[name.split()[0]], config=config))
+@pytest.mark.parametrize("names", [["Voting"], ["Aligned"], ["Repair"], ["Repair", "Aligned"]], ids=" of ".join)
+def test_deeply_nested_parts_are_refused(tampered, names, levels):
+    opening = "".join(f'{{"class": "{name}", "config": {AROUND[name][0]}' for name in names)
+    closing = "".join(f"{AROUND[name][1]}}}" for name in reversed(names))
+    part = opening * levels + '{"class": "HeadLogits", "config": {}}' + closing * levels
+    refused(tampered(MADE[names[0]], config=part.join(AROUND[names[0]])))
 
 
 def test_objects_that_cannot_be_saved_do_not_come_out_of_files(tampered):
@@ -321,6 +287,8 @@ def test_objects_that_cannot_be_saved_do_not_come_out_of_files(tampered):
 
 
 VALUES = {
+    ("ADC", "classes"): [[0, 1, 2**40], [1, 0, 2], [0, 1, 1], [-1, 0, 1]],
+    ("ADC", "kept"): [[1, 1, -1]],
     ("ClassStatistics", "classes"): [[0, 2**40], [1, 0], [1, 1], [-1, 0]],
     ("ClassStatistics", "counts"): [[3, -3], [0, 3], [3, 2**62]],
     ("ClassStatistics diagonal", "diagonals"): [-torch.ones(CLASSES, DIM)],

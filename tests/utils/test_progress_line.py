@@ -24,52 +24,52 @@ def clock(monkeypatch):
     monkeypatch.setattr(fitted.time, "monotonic", lambda: 0.4 * next(seconds))
 
 
-def fit(batches=20):
-    data = [(torch.randn(4, 6), torch.arange(4) % 2) for _ in range(batches)]
+def fit(data):
     return elign.ClassStatistics.from_data(nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 2)), "1", data)
 
 
-def test_a_long_extraction_counts_its_batches_and_cleans_up(monkeypatch, clock):
-    monkeypatch.setattr("sys.stderr", terminal := Terminal())
-    fit()
-    shown = terminal.getvalue().split("\r")
-    assert any("of 20" in line and "s left" in line for line in shown)
-    assert shown[-1] == "\x1b[K"
+def batches(count=20):
+    return [(torch.randn(4, 6), torch.arange(4) % 2) for _ in range(count)]
 
 
-def test_data_of_unknown_length_is_counted_without_an_end(monkeypatch, clock):
-    monkeypatch.setattr("sys.stderr", terminal := Terminal())
-    data = ((torch.randn(4, 6), torch.arange(4) % 2) for _ in range(9))
-    elign.ClassStatistics.from_data(nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 2)), "1", data)
-    assert "latents, batch: 9" in terminal.getvalue()
-    assert "left" not in terminal.getvalue()
-
-
-def test_an_energy_model_shows_its_iterations(monkeypatch, clock):
-    monkeypatch.setattr("sys.stderr", terminal := Terminal())
-    z = torch.randn(64, 5)
-    elign.EnergyAligner(iterations=300).fit_latents(z, z + 1)
-    assert "of 300" in terminal.getvalue()
-
-
-def test_a_repair_shows_its_stages(monkeypatch, clock):
-    monkeypatch.setattr("sys.stderr", terminal := Terminal())
+def repair():
     z, labels = torch.randn(200, 5), torch.arange(200) % 4
     z += 5 * torch.eye(5)[labels]
     old = labels < 2
     statistics = elign.ClassStatistics().update(z[old], labels[old])
     elign.Repair(force=True).fit_latents(z[~old], z[~old] + 1, labels[~old], statistics=statistics)
-    assert "repair: " in terminal.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("work", "shown", "left"),
+    [
+        (lambda: fit(batches()), "of 20", True),
+        (lambda: fit(iter(batches())), "latents, batch: 9", False),  # data of unknown length
+        (
+            lambda: elign.EnergyAligner(iterations=300).fit_latents(torch.zeros(64, 5), torch.ones(64, 5)),
+            "of 300",
+            True,
+        ),
+        (repair, "repair: ", False),
+    ],
+)
+def test_long_work_says_how_far_it_is_and_cleans_up(monkeypatch, clock, work, shown, left):
+    monkeypatch.setattr("sys.stderr", terminal := Terminal())
+    work()
+    text = terminal.getvalue()
+    assert shown in text
+    assert ("s left" in text) is left
+    assert text.split("\r")[-1] == "\x1b[K"
 
 
 def test_nothing_is_shown_where_there_is_no_terminal(monkeypatch, clock, capsys):
-    fit()
+    fit(batches())
     assert capsys.readouterr() == ("", "")
     monkeypatch.setattr("sys.stderr", None)
-    fit()
+    fit(batches())
 
 
-def test_a_short_fit_shows_nothing(monkeypatch):
+def test_short_work_shows_nothing(monkeypatch):
     monkeypatch.setattr("sys.stderr", terminal := Terminal())
-    fit(batches=2)
+    fit(batches(2))
     assert terminal.getvalue() == ""

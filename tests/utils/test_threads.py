@@ -4,30 +4,16 @@ from __future__ import annotations
 
 import copy
 import threading
-import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from torch import nn
+from tests.conftest import Net
 
 import elign
 
-DIM, CLASSES, THREADS = 6, 6, 16
-
-
-class Net(nn.Module):
-    """A body with batch normalisation and dropout, whose mistakes show if one thread is in training mode."""
-
-    def __init__(self, seed):
-        super().__init__()
-        torch.manual_seed(seed)
-        self.body = nn.Sequential(nn.Linear(5, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, DIM))
-        self.drop = nn.Dropout(0.5)
-        self.fc = nn.Linear(DIM, CLASSES)
-
-    def forward(self, x):
-        return self.fc(self.drop(self.body(x)))
+CLASSES, THREADS = 6, 16
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 
 def data(seed, classes, rows=48):
@@ -41,7 +27,8 @@ def data(seed, classes, rows=48):
 @pytest.fixture
 def models():
     """The previous and the current model, in training mode: each fit must put them into evaluation mode and back."""
-    previous, current = Net(0), Net(1)
+    torch.manual_seed(0)
+    previous, current = Net(classes=CLASSES), Net(classes=CLASSES)
     for part in (previous.body[1], current.body[1]):
         part.running_mean.normal_(generator=torch.Generator().manual_seed(2))
     current.body[0].eval()  # a frozen part
@@ -79,6 +66,12 @@ def fit_aligner(models, seed):
     return state(aligner.fit(*latents, data(seed, [3, 4, 5]), passes=2))
 
 
+def fit_adc(models, seed):
+    statistics = elign.ClassStatistics.from_data(models[0], "fc", data(100 + seed, [0, 1, 2]))
+    latents = [elign.Latents(model, "fc") for model in models]
+    return state(elign.ADC(images=10, step=1.0).fit(*latents, data(seed, [3, 4, 5]), statistics=statistics))
+
+
 def fit_energy(models, seed):
     latents = [elign.Latents(model, "fc") for model in models]
     aligner = elign.EnergyAligner(hidden=(4,), iterations=20, steps=3, seed=seed)
@@ -88,13 +81,11 @@ def fit_energy(models, seed):
 def fit_repair(models, seed):
     statistics = elign.ClassStatistics.from_data(models[0], "fc", data(100 + seed, [0, 1, 2]))
     repair = elign.Repair("fc", force=True)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        repair.fit(*models, data(seed, [3, 4, 5]), statistics=statistics, exemplars=data(seed, [0, 1, 2], rows=24))
+    repair.fit(*models, data(seed, [3, 4, 5]), statistics=statistics, exemplars=data(seed, [0, 1, 2], rows=24))
     return state(repair) + state(repair.statistics)
 
 
-@pytest.mark.parametrize("fit", [fit_aligner, fit_energy, fit_repair])
+@pytest.mark.parametrize("fit", [fit_aligner, fit_adc, fit_energy, fit_repair])
 def test_sixteen_fits_at_once_are_sixteen_fits(models, fit):
     before = modes(*models), copy.deepcopy([model.state_dict() for model in models])
     alone = [fit(models, seed) for seed in range(THREADS)]
@@ -146,10 +137,7 @@ def test_eight_threads_serve_one_model(models, kind):
             elign.attach(current, "fc", voting.fit(z=z_cur, labels=labels, head=current.fc))
     else:
         statistics = elign.ClassStatistics.from_data(models[0], "fc", data(9, [0, 1, 2]))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            repair = elign.Repair("fc", force=True).fit(*models, data(0, [3, 4, 5]), statistics=statistics)
-        repair.attach(current)
+        elign.Repair("fc", force=True).fit(*models, data(0, [3, 4, 5]), statistics=statistics).attach(current)
 
     def serve(seed):
         generator = torch.Generator().manual_seed(seed)

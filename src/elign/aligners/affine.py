@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
-from elign.aligners.base import Aligner
-from elign.utils.errors import LatentError
-from elign.utils.fitted import Progress
+from elign.aligners.base import Aligner, check_size
+from elign.utils.fitted import Progress, Shapes
 from elign.utils.tensors import compute_dtype, product
 
 
 class AffineAligner(Aligner):
     """Maps latents to `z A + b`; a subclass gives `_solve`."""
 
+    shapes: ClassVar[Shapes] = {"matrix": "DD", "shift": "D"}
     matrix: Tensor
     shift: Tensor
-
-    def _build(self, dim: int) -> None:
-        super()._build(dim)
-        self.register_buffer("matrix", torch.zeros(dim, dim))
-        self.register_buffer("shift", torch.zeros(dim))
 
     def _solve(self, source: Tensor, target: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return A and b (None for 0) from pairs of rows, in float64 on the CPU."""
@@ -31,8 +28,7 @@ class AffineAligner(Aligner):
             matrix, shift = self._solve(z_cur.cpu().double(), z_prev.cpu().double())
         except RuntimeError:  # of a solver that finds infinite numbers
             matrix, shift = torch.full((1,), torch.nan), None
-        if not bool(matrix.isfinite().all()):
-            raise LatentError("these latents are too large for sums over them: scale them down")
+        check_size(matrix)
         self.matrix = matrix.to(z_cur).contiguous()
         self.shift = torch.zeros_like(z_cur[0]) if shift is None else shift.to(z_cur)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
 import torch
 from torch import Tensor, nn
@@ -30,10 +30,9 @@ class FitReport:
     Means are over training pairs: all of them, or 4096 evenly spread ones when there are more.
 
     Example:
-        >>> import torch
-        >>> from elign import MeanShift
+        >>> import torch, elign
         >>> z = torch.randn(100, 4)
-        >>> report = MeanShift().fit_latents(z, z + 1).report
+        >>> report = elign.MeanShift().fit_latents(z, z + 1).report
         >>> report.rows, report.dim, round(report.drift_before, 2), round(report.drift_after, 2)
         (100, 4, 2.0, 0.0)
     """
@@ -64,9 +63,8 @@ class Aligner(FittedModule):
     State lives in the `state_dict` and moves with `.to()`. Labels never enter: an aligner sees latents only.
 
     Example:
-        >>> import torch
-        >>> from elign import Aligner
-        >>> class Halve(Aligner):                                   # an aligner of your own: _learn and _move
+        >>> import torch, elign
+        >>> class Halve(elign.Aligner):                                   # an aligner of your own: _learn and _move
         ...     def _learn(self, z_prev, z_cur, progress):
         ...         pass                                            # nothing to learn from the pairs
         ...     def _move(self, rows, generator):
@@ -78,6 +76,8 @@ class Aligner(FittedModule):
     """
 
     how_to_fit = "fit(...) or fit_latents(...)"
+    needs_images: ClassVar[bool] = False
+    """Whether it learns from images and models, with `fit`, and not from latents alone."""
     seed = 0
 
     def __init__(self) -> None:
@@ -202,11 +202,7 @@ class Aligner(FittedModule):
         Exact for affine aligners: means `m A + b`, covariances `A'SA`. Others move samples, `per_class` of each class;
         see `ClassStatistics.resampled`. Needs an aligner that was fitted with `direction="forward"`.
         """
-        dim = self.require_fitted()
-        if self.direction != "forward":
-            raise OptionError('statistics are transported by an aligner that was fitted with direction="forward"')
-        if statistics.require_fitted() != dim:
-            raise LatentError(f"this aligner takes latents of dimension {dim}, the statistics have {statistics.dim}")
+        self._check_transport(statistics)
         if (found := self.affine()) is not None:
             return statistics.affine(*found)
         # One stream for samples and noise, since two of one seed would give the same numbers to both; of a fixed seed,
@@ -214,9 +210,17 @@ class Aligner(FittedModule):
         generator = torch.Generator().manual_seed(self.seed)
         return statistics.resampled(lambda z: self.align(z, generator=generator), per_class, generator)
 
+    def _check_transport(self, statistics: ClassStatistics) -> None:
+        """Raise if this aligner cannot transport these statistics."""
+        dim = self.require_fitted()
+        if self.direction != "forward":
+            raise OptionError('statistics are transported by an aligner that was fitted with direction="forward"')
+        if statistics.require_fitted() != dim:
+            raise LatentError(f"this aligner takes latents of dimension {dim}, the statistics have {statistics.dim}")
+
     def traceable(self) -> nn.Module:
         """Return a module with the `align` of this aligner that torch can record."""
-        return TracedAligner(self, getattr(self, "energy", None))
+        return TracedAligner(self, self._move)
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
         # Files from before there were two directions do not say which one it is.
@@ -263,22 +267,29 @@ class Aligner(FittedModule):
         return {"drift_before": (z_cur - z_prev).norm(dim=1), "drift_after": (aligned - z_prev).norm(dim=1)}
 
 
+def check_size(*learned: Tensor) -> None:
+    """Raise if sums over latents became NaN or infinite."""
+    if not all(bool(tensor.isfinite().all()) for tensor in learned):
+        raise LatentError("these latents are too large for sums over them: scale them down")
+
+
 class TracedAligner(nn.Module):
     """An aligner whose `align` can be recorded: no checks of values, every row moved and then chosen from.
 
-    `mover` has the `_move` of an aligner, in tensor operations only; `energy` is for gates that ask for it.
+    `move` is the `_move` of an aligner, in tensor operations only; `energy` is for gates that ask for it.
     """
 
-    def __init__(self, mover: nn.Module, energy: nn.Module | None) -> None:
+    def __init__(self, aligner: Aligner, move: Callable[[Tensor, None], Tensor]) -> None:
         super().__init__()
-        self.mover: Any = mover
-        self.energy = energy
+        # A part, so that its tensors have names in the graph.
+        self.aligner, self.move = aligner, move
+        self.energy: nn.Module | None = getattr(aligner, "energy", None)
 
     def align(self, z: Tensor, *, where: Tensor | None = None, generator: torch.Generator | None = None) -> Tensor:
         """Map latents `(..., D)` to aligned latents; `where` as in `Aligner.align`."""
         # A shape is known while recording; latents (N, D) need no reshaping in the graph.
         rows = z if z.ndim == 2 else z.reshape(-1, z.shape[-1])
-        moved: Tensor = self.mover._move(rows, None)
+        moved = self.move(rows, None)
         if where is not None:
             weights = where.reshape(-1, 1)
             if weights.dtype != torch.bool:

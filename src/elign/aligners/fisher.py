@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from elign.aligners.kernel import PairShift
 from elign.utils.errors import LatentError, OptionError
-from elign.utils.fitted import Progress, register
+from elign.utils.fitted import Progress, Shapes, register
 from elign.utils.tensors import check_number
 
 
@@ -35,6 +36,7 @@ class FisherShift(PairShift):
         [2.0, 1.0, 1.0]
     """
 
+    shapes: ClassVar[Shapes] = {**PairShift.shapes, "metric": "DD"}
     metric: Tensor
 
     def __init__(
@@ -50,10 +52,6 @@ class FisherShift(PairShift):
     @property
     def head(self) -> None:
         """None: what was learned does not hold the head."""
-
-    def _build(self, dim: int) -> None:
-        super()._build(dim)
-        self.register_buffer("metric", torch.zeros(dim, dim))
 
     def _learn(self, z_prev: Tensor, z_cur: Tensor, progress: Progress | None) -> None:
         head = self._head[0]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from elign.aligners.base import Aligner
-from elign.utils.fitted import Progress, Ranges, register
+from elign.utils.fitted import Progress, Ranges, Shapes, register
 from elign.utils.tensors import check_number, check_seed, check_whole, compute_dtype
 
 _NARROWEST = 1e-6  # squares of much narrower widths would be 0, and weights no numbers
@@ -19,14 +19,10 @@ _BLOCK = 4096  # rows whose distances to all anchors are in memory at one time
 
 
 class PairShift(Aligner):
-    """Adds a weighted mean of the drifts of stored pairs; a subclass says which pairs count (`_weigher`).
-
-    Args:
-        anchors: Most pairs to remember; drawn at random where there are more.
-        seed: Of that draw.
-    """
+    """Adds a weighted mean of the drifts of stored pairs; a subclass says which pairs count (`_weigher`)."""
 
     rows_of: ClassVar[str] = "points"
+    shapes: ClassVar[Shapes] = {"points": "RD", "drifts": "RD"}
     points: Tensor
     drifts: Tensor
 
@@ -34,11 +30,6 @@ class PairShift(Aligner):
         super().__init__()
         self.anchors = check_whole(anchors, "anchors", least=1)
         self.seed = check_seed(seed)
-
-    def _build(self, dim: int) -> None:
-        super()._build(dim)
-        self.register_buffer("points", torch.zeros(self.rows, dim))
-        self.register_buffer("drifts", torch.zeros(self.rows, dim))
 
     def _learn(self, z_prev: Tensor, z_cur: Tensor, progress: Progress | None) -> None:
         order = torch.randperm(len(z_cur), generator=torch.Generator().manual_seed(self.seed), device="cpu")
@@ -75,26 +66,22 @@ class LocalShift(PairShift):
         seed: Of that draw.
 
     Example:
-        >>> import torch
-        >>> from elign import LocalShift
+        >>> import torch, elign
         >>> left, right = torch.randn(50, 4) - 5, torch.randn(50, 4) + 5
         >>> z_cur = torch.cat([left, right])
         >>> z_prev = torch.cat([left + 1, right - 1])                # each side drifted its own way
-        >>> aligner = LocalShift(bandwidth=0.1).fit_latents(z_prev, z_cur)
+        >>> aligner = elign.LocalShift(bandwidth=0.1).fit_latents(z_prev, z_cur)
         >>> (aligner.align(z_cur) - z_cur)[[0, -1], 0].round(decimals=3).tolist()
         [1.0, -1.0]
     """
 
     ranges: ClassVar[Ranges] = {"width": (1e-45, math.inf)}
+    shapes: ClassVar[Shapes] = {**PairShift.shapes, "width": ""}
     width: Tensor
 
     def __init__(self, *, bandwidth: float = 0.3, anchors: int = 2000, seed: int = 0) -> None:
         super().__init__(anchors=anchors, seed=seed)
         self.bandwidth = check_number(bandwidth, "bandwidth", least=_NARROWEST)
-
-    def _build(self, dim: int) -> None:
-        super()._build(dim)
-        self.register_buffer("width", torch.ones(()))
 
     def _learn(self, z_prev: Tensor, z_cur: Tensor, progress: Progress | None) -> None:
         super()._learn(z_prev, z_cur, progress)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from elign.aligners.base import Aligner
-from elign.utils.errors import LatentError, OptionError
-from elign.utils.fitted import Progress, register
+from elign.aligners.base import Aligner, check_size
+from elign.utils.errors import OptionError
+from elign.utils.fitted import Progress, Shapes, register
 from elign.utils.tensors import check_number, check_seed, compute_dtype, product
 
 _PENALTIES: tuple[float, ...] = tuple(10.0 ** (power / 2) for power in range(2, -9, -1))  # 10 down to 1e-4
@@ -19,11 +19,8 @@ _SCAN_ROWS = 1024  # pairs whose left-out error is computed; each penalty takes 
 class _Shift(Aligner):
     """Adds one vector to every latent."""
 
+    shapes: ClassVar[Shapes] = {"shift": "D"}
     shift: Tensor
-
-    def _build(self, dim: int) -> None:
-        super()._build(dim)
-        self.register_buffer("shift", torch.zeros(dim))
 
     def _move(self, rows: Tensor, generator: torch.Generator | None) -> Tensor:
         return (rows + self.shift.to(rows.device, compute_dtype(rows))).to(rows.dtype)
@@ -38,10 +35,9 @@ class Identity(Aligner):
     """Moves nothing: the baseline without any alignment.
 
     Example:
-        >>> import torch
-        >>> from elign import Identity
+        >>> import torch, elign
         >>> z = torch.randn(8, 4)
-        >>> torch.equal(Identity().fit_latents(z, z).align(z), z)
+        >>> torch.equal(elign.Identity().fit_latents(z, z).align(z), z)
         True
     """
 
@@ -64,17 +60,16 @@ class MeanShift(_Shift):
     A linear energy model converges to it, so it shows how much of ELI's gain is more than one constant shift.
 
     Example:
-        >>> import torch
-        >>> from elign import MeanShift
+        >>> import torch, elign
         >>> z_prev = torch.randn(100, 4)
-        >>> aligner = MeanShift().fit_latents(z_prev, z_prev + 1)
+        >>> aligner = elign.MeanShift().fit_latents(z_prev, z_prev + 1)
         >>> bool(torch.allclose(aligner.align(z_prev + 1), z_prev, atol=1e-5))
         True
     """
 
     def _learn(self, z_prev: Tensor, z_cur: Tensor, progress: Progress | None) -> None:
         self.shift = z_prev.mean(dim=0) - z_cur.mean(dim=0)
-        _check_size(self.shift)
+        check_size(self.shift)
 
 
 @register
@@ -87,10 +82,9 @@ class RandomShift(_Shift):
         seed: Of the direction.
 
     Example:
-        >>> import torch
-        >>> from elign import RandomShift
+        >>> import torch, elign
         >>> z = torch.zeros(10, 4)
-        >>> aligner = RandomShift(norm=2.0).fit_latents(z, z)
+        >>> aligner = elign.RandomShift(norm=2.0).fit_latents(z, z)
         >>> round(aligner.align(z).norm(dim=1).mean().item(), 4)
         2.0
     """
@@ -105,7 +99,7 @@ class RandomShift(_Shift):
         mean = z_prev.mean(dim=0) - z_cur.mean(dim=0)
         length = mean.cpu().double().norm().item() if self.norm is None else self.norm
         self.shift = (direction * (length / direction.norm())).to(z_cur)
-        _check_size(self.shift)
+        check_size(self.shift)
 
 
 @register
@@ -123,17 +117,17 @@ class Ridge(Aligner):
     `chosen_penalty`.
 
     Example:
-        >>> import torch
-        >>> from elign import Ridge
+        >>> import torch, elign
         >>> z_prev = torch.randn(200, 4, generator=torch.Generator().manual_seed(0))
         >>> z_cur = z_prev @ torch.diag(torch.tensor([1.0, 2.0, 0.5, 1.0])) + 3
-        >>> aligner = Ridge(penalty=1e-6).fit_latents(z_prev, z_cur)
+        >>> aligner = elign.Ridge(penalty=1e-6).fit_latents(z_prev, z_cur)
         >>> bool(torch.allclose(aligner.align(z_cur), z_prev, atol=1e-3))
         True
-        >>> round(Ridge().fit_latents(z_prev, z_cur).chosen_penalty.item(), 4)         # a map without noise
+        >>> round(elign.Ridge().fit_latents(z_prev, z_cur).chosen_penalty.item(), 4)         # a map without noise
         0.0001
     """
 
+    shapes: ClassVar[Shapes] = {"center": "D", "matrix": "DD", "shift": "D", "chosen_penalty": ""}
     center: Tensor
     matrix: Tensor
     shift: Tensor
@@ -145,11 +139,6 @@ class Ridge(Aligner):
         if penalty != "auto":
             check_number(penalty, 'penalty, if it is not "auto",', positive=True)
 
-    def _build(self, dim: int) -> None:
-        super()._build(dim)
-        for name, shape in {"center": (dim,), "matrix": (dim, dim), "shift": (dim,), "chosen_penalty": ()}.items():
-            self.register_buffer(name, torch.zeros(shape))
-
     def _learn(self, z_prev: Tensor, z_cur: Tensor, progress: Progress | None) -> None:
         center, shift = z_cur.mean(dim=0), (z_prev - z_cur).mean(dim=0)
         # On the CPU, since not every accelerator has float64; the problem is small.
@@ -159,7 +148,7 @@ class Ridge(Aligner):
         # Latents that are all alike carry no slope: any positive number then gives A = 0.
         unit = variance if variance > 0 else 1.0
         gram, cross = x.t() @ x, x.t() @ residual
-        _check_size(gram, cross)
+        check_size(gram, cross)
         penalty = _best_penalty(x, residual, gram, cross, len(x) * unit) if self.penalty == "auto" else self.penalty
         gram.diagonal().add_(penalty * len(x) * unit)
         factor, failed = torch.linalg.cholesky_ex(gram)
@@ -197,11 +186,6 @@ def _best_penalty(x: Tensor, y: Tensor, gram: Tensor, cross: Tensor, unit: float
         return float((residual / left.clamp(min=1e-12).square()).mean())
 
     return min(_PENALTIES, key=error)
-
-
-def _check_size(*learned: Tensor) -> None:
-    if not all(bool(tensor.isfinite().all()) for tensor in learned):
-        raise LatentError("these latents are too large for sums over them: scale them down")
 
 
 def _identity(dim: int) -> Tensor:

@@ -80,7 +80,9 @@ class MLPMap(Aligner):
                     progress(epoch + 1, self.epochs, total)
         optimizer.zero_grad()
         self.requires_grad_(False)
-        if not all(bool(p.isfinite().all()) for p in self.parameters()):
+        # Finite weights can still be so large that products with them are not.
+        learned = (*self.parameters(), self._mapped(z_cur))
+        if not all(bool(tensor.isfinite().all()) for tensor in learned):
             raise LatentError("the map became infinite while learning: scale the latents, or lower learning_rate")
         return FitReport(rows=len(z_cur), dim=z_cur.shape[1], loss=torch.tensor(losses, device="cpu"))
 

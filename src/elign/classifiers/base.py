@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from elign.aligners.base import Aligner
 from elign.statistics.class_statistics import ClassStatistics, check_statistics
 from elign.utils.errors import LatentError, OptionError
-from elign.utils.fitted import FittedModule, Ranges, from_config, register
+from elign.utils.fitted import FittedModule, Ranges, Shapes, from_config, register
 from elign.utils.tensors import (
     MOST_LATENTS,
     check_finite,
@@ -22,6 +22,7 @@ from elign.utils.tensors import (
     check_whole,
     compute_dtype,
     fixed_generator,
+    rounded,
 )
 
 _FOLDS = 5
@@ -42,7 +43,8 @@ class LatentClassifier(FittedModule):
     """Scores of all classes for latents of the current model: `classifier(z, logits=...)`; the highest score wins.
 
     It sees no label of the latents that it scores. A subclass gives `scores`, tensor operations only, so that it can be
-    exported; `forward` checks its input and calls it. If it learns, it also gives `_learn`, which `fit` calls.
+    exported; `forward` checks its input and calls it. If it learns, it also gives `_learn`, which `fit` calls, and
+    `shapes` of the tensors that it learns.
 
     Example:
         >>> import torch
@@ -154,7 +156,34 @@ class LatentClassifier(FittedModule):
             raise LatentError(f"there is a label {int(labels.max())}, but only {self.rows} classes")
 
 
-class RefittedClassifier(LatentClassifier):
+class CountedClassifier(LatentClassifier):
+    """Base of classifiers that count the latents behind each class; classes without any score minus infinity.
+
+    A subclass gives `_row_scores` in place of `scores`.
+    """
+
+    needs_covariance: ClassVar[bool] = True
+    ranges: ClassVar[Ranges] = {"counts": (0, MOST_LATENTS)}
+    counts: Tensor
+
+    def _build(self, dim: int) -> None:
+        super()._build(dim)
+        self.register_buffer("counts", torch.zeros(self.rows, dtype=torch.int64))
+
+    def scores(self, z: Tensor, logits: Tensor | None = None) -> Tensor:
+        """Do what `forward` does, without any check: tensor operations only."""
+        with torch.autocast(z.device.type, enabled=False):
+            return rounded(self._finished(self._row_scores(z.to(compute_dtype(z)))), z.dtype)
+
+    def _row_scores(self, rows: Tensor) -> Tensor:
+        """Score latents in float32 or float64, classes without data in any way."""
+        raise NotImplementedError
+
+    def _finished(self, scores: Tensor) -> Tensor:
+        return scores.masked_fill(self.counts.to(scores.device) == 0, -torch.inf)
+
+
+class RefittedClassifier(CountedClassifier):
     """Base of classifiers without a closed form for what a latent adds: they are fitted again without it."""
 
     _fitted_with: tuple[ClassStatistics | None, nn.Module | None] = (None, None)
@@ -189,25 +218,23 @@ def places_in_order(ordered: Tensor) -> Tensor:
     return torch.arange(len(ordered), device=ordered.device) - (counts.cumsum(0) - counts)[ordered]
 
 
-class MeansClassifier(LatentClassifier):
+class MeansClassifier(CountedClassifier):
     """Base of classifiers that hold the means of classes, of statistics and labelled latents together."""
 
     rows_of: ClassVar[str] = "means"
-    ranges: ClassVar[Ranges] = {"counts": (0, MOST_LATENTS), "fitted_rows": (0, MOST_LATENTS)}
+    shapes: ClassVar[Shapes] = {"means": "RD"}
+    ranges: ClassVar[Ranges] = {**CountedClassifier.ranges, "fitted_rows": (0, MOST_LATENTS)}
     normalize: bool
     means: Tensor
-    counts: Tensor
     fitted_rows: Tensor
 
     def _build(self, dim: int) -> None:
         super()._build(dim)
-        self.register_buffer("means", torch.zeros(self.rows, dim))
-        for name in ("counts", "fitted_rows"):
-            self.register_buffer(name, torch.zeros(self.rows, dtype=torch.int64))
+        self.register_buffer("fitted_rows", torch.zeros(self.rows, dtype=torch.int64))
 
-    def _points(self, z: Tensor, dtype: torch.dtype) -> Tensor:
+    def _points(self, z: Tensor) -> Tensor:
         """Return latents as they are averaged."""
-        return F.normalize(z.to(dtype), dim=-1) if self.normalize else z.to(dtype)
+        return F.normalize(z, dim=-1) if self.normalize else z
 
     def _collected(
         self, known: ClassStatistics, given: Given, dtype: torch.dtype = torch.float64
@@ -220,7 +247,7 @@ class MeansClassifier(LatentClassifier):
         if given.labelled is not None:
             z, labels = given.labelled
             fresh = ClassStatistics(covariance=known.covariance, rank=known.rank)
-            fresh.update(self._points(z.cpu(), torch.float64).to(dtype), labels)
+            fresh.update(self._points(z.cpu().double()).to(dtype), labels)
             known = known.merge(fresh) if known.fitted else fresh
             fitted_rows = labels.cpu().long()
         self.rows = max(int(known.classes.max()) + 1, given.classes)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from elign.classifiers.base import LatentClassifier
 from elign.utils.errors import OptionError
-from elign.utils.fitted import register
+from elign.utils.fitted import Shapes, register
 from elign.utils.tensors import MOST_CLASSES, check_old_classes, whole_numbers
 
 _MOST_TASKS = 10_000
@@ -95,6 +95,16 @@ def offset_scores(scores: Tensor, offsets: Sequence[float], *, boundaries: Seque
     return scores - steps
 
 
+def new_outputs(old_classes: int | Sequence[int], outputs: int) -> Tensor:
+    """Return which of a head's outputs are new classes; raise if none is, or old ones are missing."""
+    _, old = check_old_classes(old_classes)
+    if max(old) >= outputs or len(set(old)) == outputs:
+        raise OptionError(f"old_classes={str(old_classes)[:80]} leave no new class of {outputs} outputs")
+    new = torch.ones(outputs, dtype=torch.bool, device="cpu")
+    new[old] = False
+    return new
+
+
 def check_boundaries(given: int | Sequence[int]) -> list[int]:
     """Return task boundaries as a list: how many classes there were after each task but the last.
 
@@ -134,13 +144,9 @@ class WeightAligned(LatentClassifier):
 
     needs_logits = True
     rows_of: ClassVar[str] = "factors"
+    shapes: ClassVar[Shapes] = {"factors": "R", "shifts": "R"}
     factors: Tensor
     shifts: Tensor
-
-    def _build(self, dim: int) -> None:
-        super()._build(dim)
-        self.register_buffer("factors", torch.ones(self.rows))
-        self.register_buffer("shifts", torch.zeros(self.rows))
 
     def fit(self, *, head: nn.Module, old_classes: int | Sequence[int]) -> Self:  # type: ignore[override]
         """Compare the weights of old and new classes.
@@ -154,19 +160,18 @@ class WeightAligned(LatentClassifier):
         """
         if not isinstance(head, nn.Linear):
             raise OptionError(f"weight aligning needs a head that is an nn.Linear, got {type(head).__name__}")
-        _, old = check_old_classes(old_classes)
         weight = head.weight.detach()
         lengths = weight.cpu().double().norm(dim=1)
-        if max(old) >= len(lengths) or len(set(old)) == len(lengths):
-            raise OptionError(f"old_classes={str(old_classes)[:80]} leave no new class of {len(lengths)} outputs")
-        new = torch.ones(len(lengths), dtype=torch.bool, device="cpu")
-        new[old] = False
+        new = new_outputs(old_classes, len(lengths))
         factor = lengths[~new].mean() / lengths[new].mean().clamp(min=1e-30)
-        factors = torch.where(new, factor, 1.0)
         bias = torch.zeros_like(lengths) if head.bias is None else head.bias.detach().cpu().double()
-        self.rows = len(lengths)
-        self._set(head.in_features, factors=factors.to(weight), shifts=(bias * (1 - factors)).to(weight))
-        return self
+        return self._corrected(weight, torch.where(new, factor, 1.0), torch.where(new, bias * (1 - factor), 0.0))
+
+    def _corrected(self, like: Tensor, factors: Tensor, shifts: Tensor) -> Self:
+        """Become fitted for latents of the type, device and dimension of `like` (N, D)."""
+        self.rows = len(factors)
+        self._set(like.shape[1], factors=factors.to(like), shifts=shifts.to(like))
+        return self.to(like.device)
 
     def scores(self, z: Tensor, logits: Tensor | None = None) -> Tensor:
         """Return the rescaled logits."""

@@ -8,11 +8,11 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from elign.classifiers.bias import WeightAligned
+from elign.classifiers.bias import WeightAligned, new_outputs
 from elign.utils.errors import LatentError, OptionError
 from elign.utils.extraction import read_logits
 from elign.utils.fitted import register
-from elign.utils.tensors import check_labels, check_old_classes, check_rows
+from elign.utils.tensors import check_labels, check_rows
 
 _STEPS, _HALVINGS, _LARGEST_SCALE = 50, 30, 1e4
 
@@ -55,20 +55,15 @@ class BiC(WeightAligned):
         # A head may have outputs of minus infinity, for classes to come.
         logits = read_logits(head, z.detach()).detach().cpu().double().clamp(min=-1e30)
         labels = labels.cpu().long()
-        _, old = check_old_classes(old_classes)
-        if max(old) >= logits.shape[1] or int(labels.max()) >= logits.shape[1]:
-            raise OptionError(f"the head has {logits.shape[1]} outputs: too few for these classes")
-        new = torch.ones(logits.shape[1], dtype=torch.bool, device="cpu")
-        new[old] = False
+        new = new_outputs(old_classes, logits.shape[1])
+        if int(labels.max()) >= len(new):
+            raise OptionError(f"the head has {len(new)} outputs: too few for these classes")
         if not bool(new[labels].any()) or bool(new[labels].all()):
             raise LatentError("BiC needs latents of old and of new classes")
         scale, offset = _solved(logits, labels, new)
         if not bool(torch.isfinite(scale) & torch.isfinite(offset)):
             raise LatentError("these logits are too large to find a scale for them")
-        self.rows = len(new)
-        factors, shifts = torch.where(new, scale, 1.0), torch.where(new, offset, 0.0)
-        self._set(z.shape[1], factors=factors.to(z), shifts=shifts.to(z))
-        return self.to(z.device)
+        return self._corrected(z, torch.where(new, scale, 1.0), torch.where(new, offset, 0.0))
 
 
 def _solved(logits: Tensor, labels: Tensor, new: Tensor) -> tuple[Tensor, Tensor]:
@@ -80,13 +75,15 @@ def _solved(logits: Tensor, labels: Tensor, new: Tensor) -> tuple[Tensor, Tensor
     slopes = torch.stack([logits * new, new.expand_as(logits).double()])
     fixed = logits * ~new
 
+    def scores(at: Tensor) -> Tensor:
+        return fixed + (at[:, None, None] * slopes).sum(dim=0)
+
     def loss(at: Tensor) -> Tensor:
-        scores = fixed + (at[:, None, None] * slopes).sum(dim=0)
-        return -(weight * (scores.log_softmax(dim=1) * target).sum(dim=1)).sum()
+        return -(weight * (scores(at).log_softmax(dim=1) * target).sum(dim=1)).sum()
 
     at = torch.tensor([1.0, 0.0], dtype=torch.float64, device="cpu")
     for _ in range(_STEPS):
-        p = (fixed + (at[:, None, None] * slopes).sum(dim=0)).softmax(dim=1)
+        p = scores(at).softmax(dim=1)
         mean = (p * slopes).sum(dim=2)
         gradient = ((p - target) * slopes).sum(dim=2) @ weight
         curvature = torch.einsum("n,nc,anc,bnc->ab", weight, p, slopes, slopes) - (mean * weight) @ mean.t()

@@ -10,8 +10,8 @@ from torch.nn import functional as F
 
 from elign.classifiers.base import Given, RefittedClassifier
 from elign.statistics.class_statistics import ClassStatistics
-from elign.utils.fitted import Ranges, register
-from elign.utils.tensors import MOST_LATENTS, check_number, compute_dtype
+from elign.utils.fitted import Shapes, register
+from elign.utils.tensors import check_number, compute_dtype
 
 
 @register
@@ -40,23 +40,15 @@ class FeCAM(RefittedClassifier):
     """
 
     rows_of: ClassVar[str] = "means"
-    ranges: ClassVar[Ranges] = {"counts": (0, MOST_LATENTS)}
-    needs_covariance: ClassVar[bool] = True
+    shapes: ClassVar[Shapes] = {"means": "RD", "inverses": "RDD"}
     means: Tensor
     inverses: Tensor
-    counts: Tensor
 
     def __init__(self, *, shrink_diagonal: float = 1.0, shrink_rest: float = 1.0, power: float = 1.0) -> None:
         super().__init__()
         self.shrink_diagonal = check_number(shrink_diagonal, "shrink_diagonal")
         self.shrink_rest = check_number(shrink_rest, "shrink_rest")
         self.power = check_number(power, "power", most=1, positive=True)
-
-    def _build(self, dim: int) -> None:
-        super()._build(dim)
-        self.register_buffer("means", torch.zeros(self.rows, dim))
-        self.register_buffer("inverses", torch.zeros(self.rows, dim, dim))
-        self.register_buffer("counts", torch.zeros(self.rows, dtype=torch.int64))
 
     def _ladder(self, z: Tensor) -> Tensor:
         return z if self.power == 1 else z.sign() * z.abs().pow(self.power)
@@ -99,12 +91,7 @@ class FeCAM(RefittedClassifier):
         found: Tensor = torch.linalg.pinv(correlation, hermitian=True)
         return found
 
-    def scores(self, z: Tensor, logits: Tensor | None = None) -> Tensor:
-        """Return negative distances, minus infinity for classes without data, without any check."""
-        dtype = compute_dtype(z)
-        rows = self._points(z.to(dtype))
-        means, inverses = (t.to(z.device, dtype) for t in (self.means, self.inverses))
-        with torch.autocast(z.device.type, enabled=False):
-            away = [rows - mean for mean in means]
-            scores = torch.stack([-(d @ r * d).sum(dim=-1) for d, r in zip(away, inverses, strict=True)], dim=-1)
-        return scores.masked_fill(self.counts.to(z.device) == 0, -torch.inf).to(z.dtype)
+    def _row_scores(self, rows: Tensor) -> Tensor:
+        points, inverses = self._points(rows), self.inverses.to(rows)
+        away = [points - mean for mean in self.means.to(rows)]
+        return torch.stack([-(d @ r * d).sum(dim=-1) for d, r in zip(away, inverses, strict=True)], dim=-1)

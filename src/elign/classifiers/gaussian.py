@@ -79,7 +79,6 @@ class Gaussian(MeansClassifier):
         (1.0, True)
     """
 
-    needs_covariance: ClassVar[bool] = True
     ranges: ClassVar[Ranges] = {
         **MeansClassifier.ranges,
         "own_shares": (0.0, 1.0),
@@ -104,9 +103,8 @@ class Gaussian(MeansClassifier):
         self.normalize = normalize
         self._matrices = 1
 
-    def _build(self, dim: int) -> None:
-        super()._build(dim)
-        shapes = {
+    def _shapes(self, dim: int) -> dict[str, tuple[int, ...]]:
+        return super()._shapes(dim) | {
             "own_shares": (self.rows,),
             "chosen_shrinkage": (),
             "center": (dim,),
@@ -115,8 +113,6 @@ class Gaussian(MeansClassifier):
             "biases": (self.rows,),
             "scale": (),
         }
-        for name, shape in shapes.items():
-            self.register_buffer(name, torch.zeros(shape))
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
         # Options may say "auto", so only the tensor tells whether there is one covariance or one for each class.
@@ -194,17 +190,11 @@ class Gaussian(MeansClassifier):
         above, below = (1 - 2 / dim) * squares + trace**2, (total + 1 - 2 / dim) * (squares - trace**2 / dim)
         return own, max(least, min(1.0, above / below)) if below > 0 else 1.0
 
-    def scores(self, z: Tensor, logits: Tensor | None = None) -> Tensor:
-        """Do what `forward` does, without any check: tensor operations only."""
-        dtype = compute_dtype(z)
-        with torch.autocast(z.device.type, enabled=False):
-            rows, biases = self._points(z, dtype), self.biases.to(z.device, dtype)
-            if self._matrices == 1:
-                center, weights = (t.to(z.device, dtype) for t in (self.center, self.weights))
-                scores = product(rows - center, weights.t()) + biases
-            else:
-                scores = biases - self.scale.to(z.device, dtype) / 2 * self._distances(rows)
-            return rounded(self._finished(scores), z.dtype)
+    def _row_scores(self, rows: Tensor) -> Tensor:
+        rows, biases = self._points(rows), self.biases.to(rows)
+        if self._matrices == 1:
+            return product(rows - self.center.to(rows), self.weights.to(rows).t()) + biases
+        return biases - self.scale.to(rows) / 2 * self._distances(rows)
 
     def _distances(self, rows: Tensor) -> Tensor:
         """Return squared Mahalanobis distances (..., classes) of rows (..., D)."""
@@ -218,7 +208,7 @@ class Gaussian(MeansClassifier):
         return torch.cat(found).clamp(max=_FARTHEST).t().reshape(*rows.shape[:-1], self.rows)
 
     def _finished(self, scores: Tensor) -> Tensor:
-        scores = scores.masked_fill(self.counts.to(scores.device) == 0, -torch.inf)
+        scores = super()._finished(scores)
         # In half precision, large numbers would hide small differences between classes.
         return scores if self.normalize else scores - scores.amax(dim=-1, keepdim=True)
 
@@ -247,7 +237,7 @@ class Gaussian(MeansClassifier):
         counts, total = self.counts.cpu()[labels, None].double(), int(self.counts.sum())
         grown = torch.where(inside > 0, counts / (counts - 1).clamp(min=1), 1.0)
         # How each latent (N, 1) lies to each class (N, classes).
-        distance, along, near = self._directions(self._points(z.detach().cpu(), torch.float64), labels)
+        distance, along, near = self._directions(self._points(z.detach().cpu().double()), labels)
         mine = torch.arange(self.rows, device="cpu") == labels[:, None]
         # The mean of the own class moves away, and each Sigma_c loses `lost` times the outer product of the residual.
         lost = inside * (1 - b) * grown * ((1 - own) / total + mine * (own / counts.clamp(min=1)))

@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 from elign.classifiers.base import Given, RefittedClassifier, places_in_order
 from elign.statistics.class_statistics import ClassStatistics
-from elign.utils.errors import OptionError
-from elign.utils.fitted import Ranges, register
-from elign.utils.tensors import MOST_LATENTS, check_seed, check_whole, compute_dtype, product, rounded, standard_normal
+from elign.utils.fitted import Shapes, register
+from elign.utils.tensors import check_number, check_seed, check_whole, compute_dtype, product, standard_normal
 
 _MEMORY, _HALVINGS, _TOLERANCE = 10, 20, 1e-6  # of the descent: pairs kept, step sizes tried, relative gain to stop at
 _NARROWEST = 1e-3  # deviation of a dimension, relative to the others': a dead unit must not get a huge weight
@@ -55,11 +54,9 @@ class LinearHead(RefittedClassifier):
     """
 
     rows_of: ClassVar[str] = "weight"
-    ranges: ClassVar[Ranges] = {"counts": (0, MOST_LATENTS)}
-    needs_covariance: ClassVar[bool] = True
+    shapes: ClassVar[Shapes] = {"weight": "RD", "bias": "R"}
     weight: Tensor
     bias: Tensor
-    counts: Tensor
 
     def __init__(
         self,
@@ -71,20 +68,11 @@ class LinearHead(RefittedClassifier):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        if not (math.isfinite(weight_decay) and weight_decay > 0):
-            raise OptionError(f"weight_decay must be a finite number > 0, got {weight_decay!r}")
-        if not 0 <= smoothing <= 1:
-            raise OptionError(f"smoothing must be in [0, 1], got {smoothing!r}")
         self.steps = check_whole(steps, "steps", least=1, most=_MOST_STEPS)
-        self.weight_decay, self.smoothing = weight_decay, smoothing
+        self.weight_decay = check_number(weight_decay, "weight_decay", positive=True)
+        self.smoothing = check_number(smoothing, "smoothing", most=1)
         self.samples_per_class = check_whole(samples_per_class, "samples_per_class", least=1, most=_MOST_SAMPLES)
         self.seed = check_seed(seed)
-
-    def _build(self, dim: int) -> None:
-        super()._build(dim)
-        self.register_buffer("weight", torch.zeros(self.rows, dim))
-        self.register_buffer("bias", torch.zeros(self.rows))
-        self.register_buffer("counts", torch.zeros(self.rows, dtype=torch.int64))
 
     def _learn(self, given: Given) -> None:
         parts = [] if given.labelled is None else [self._drawn(*given.labelled)]
@@ -159,13 +147,8 @@ class LinearHead(RefittedClassifier):
         bias[present] = found[:, -1] - weight[present] @ center
         return weight, bias
 
-    def scores(self, z: Tensor, logits: Tensor | None = None) -> Tensor:
-        """Return `z W' + bias`, minus infinity for classes without data, without any check."""
-        dtype = compute_dtype(z)
-        with torch.autocast(z.device.type, enabled=False):
-            weight, bias = (t.to(z.device, dtype) for t in (self.weight, self.bias))
-            scores = product(z.to(dtype), weight.t()) + bias
-            return rounded(scores.masked_fill(self.counts.to(z.device) == 0, -torch.inf), z.dtype)
+    def _row_scores(self, rows: Tensor) -> Tensor:
+        return product(rows, self.weight.to(rows).t()) + self.bias.to(rows)
 
 
 def _minimised(objective: Callable[[Tensor], tuple[Tensor, Tensor]], x: Tensor, steps: int) -> Tensor:

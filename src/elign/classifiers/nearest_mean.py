@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -41,6 +43,8 @@ class NearestMean(MeansClassifier):
         tensor([1])
     """
 
+    needs_covariance: ClassVar[bool] = False
+
     def __init__(self, *, normalize: bool = True) -> None:
         super().__init__()
         self.normalize = normalize
@@ -48,18 +52,13 @@ class NearestMean(MeansClassifier):
     def _learn(self, given: Given) -> None:
         known = given.statistics.means_only() if given.statistics else ClassStatistics(covariance="none")
         if known.fitted and given.labelled is not None:
-            known = known.with_means(self._points(known.means, known.means.dtype))
+            known = known.with_means(self._points(known.means))
         known, counts = self._collected(known, given)
         means = known.per_output(known.means, self.rows)
         self._set(means.shape[1], means=means.to(compute_dtype(given.like)), **counts)
 
-    def scores(self, z: Tensor, logits: Tensor | None = None) -> Tensor:
-        """Return the cosines to all means, minus infinity for classes without data, without any check."""
-        dtype = compute_dtype(z)
-        with torch.autocast(z.device.type, enabled=False):
-            means = F.normalize(self.means.to(z.device, dtype), dim=-1)
-            scores = F.normalize(z.to(dtype), dim=-1) @ means.t()
-            return scores.masked_fill(self.counts.to(z.device) == 0, -torch.inf).to(z.dtype)
+    def _row_scores(self, rows: Tensor) -> Tensor:
+        return F.normalize(rows, dim=-1) @ F.normalize(self.means.to(rows), dim=-1).t()
 
     def leave_one_out_scores(self, z: Tensor, labels: Tensor, *, logits: Tensor | None = None) -> Tensor:
         """Return the cosines of latents that it was fitted on, to the mean of their own class as it is without them.
@@ -72,7 +71,7 @@ class NearestMean(MeansClassifier):
         scores = self.scores(rows)
         means, counts = self.means.to(rows)[labels], self.counts.to(z.device)[labels]
         # Only the direction matters, so the sum divided by the old count will do for the mean.
-        rest = means - self._points(rows, rows.dtype) / counts.clamp(min=1).unsqueeze(1)
+        rest = means - self._points(rows) / counts.clamp(min=1).unsqueeze(1)
         own = F.cosine_similarity(rows, rest, dim=1, eps=1e-12).masked_fill(counts < 2, -torch.inf)
         inside = (self.fitted_rows.to(z.device)[labels] > 0).unsqueeze(1)
         mine = torch.arange(self.rows, device=z.device) == labels.unsqueeze(1)

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from elign.classifiers.base import Given, RefittedClassifier
-from elign.utils.fitted import Ranges, register
-from elign.utils.tensors import MOST_LATENTS, check_number, check_seed, check_whole, compute_dtype, product
+from elign.utils.fitted import register
+from elign.utils.tensors import check_number, check_seed, check_whole, compute_dtype, product
 
 _PENALTIES = tuple(10.0**power for power in range(-8, 9))
 _HELD_OUT = 5  # one in so many latents chooses the penalty
@@ -42,11 +42,8 @@ class RandomFeatures(RefittedClassifier):
     """
 
     rows_of: ClassVar[str] = "weight"
-    ranges: ClassVar[Ranges] = {"counts": (0, MOST_LATENTS)}
-    needs_covariance: ClassVar[bool] = True
     projection: Tensor
     weight: Tensor
-    counts: Tensor
 
     def __init__(
         self,
@@ -64,11 +61,8 @@ class RandomFeatures(RefittedClassifier):
         self.samples_per_class = check_whole(samples_per_class, "samples_per_class", least=2, most=1_000_000)
         self.seed = check_seed(seed)
 
-    def _build(self, dim: int) -> None:
-        super()._build(dim)
-        self.register_buffer("projection", torch.zeros(dim, self.width))
-        self.register_buffer("weight", torch.zeros(self.rows, self.width))
-        self.register_buffer("counts", torch.zeros(self.rows, dtype=torch.int64))
+    def _shapes(self, dim: int) -> dict[str, tuple[int, ...]]:
+        return {"projection": (dim, self.width), "weight": (self.rows, self.width)}
 
     def _learn(self, given: Given) -> None:
         generator = torch.Generator().manual_seed(self.seed)
@@ -104,13 +98,8 @@ class RandomFeatures(RefittedClassifier):
 
         return min(_PENALTIES, key=error)
 
-    def scores(self, z: Tensor, logits: Tensor | None = None) -> Tensor:
-        """Return `relu(z R) W'`, minus infinity for classes without data, without any check."""
-        dtype = compute_dtype(z)
-        projection, weight = (t.to(z.device, dtype) for t in (self.projection, self.weight))
-        with torch.autocast(z.device.type, enabled=False):
-            scores = product(product(z.to(dtype), projection).relu(), weight.t())
-        return scores.masked_fill(self.counts.to(z.device) == 0, -torch.inf).to(z.dtype)
+    def _row_scores(self, rows: Tensor) -> Tensor:
+        return product(product(rows, self.projection.to(rows)).relu(), self.weight.to(rows).t())
 
 
 def _solve(gram: Tensor, cross: Tensor, penalty: float) -> Tensor:

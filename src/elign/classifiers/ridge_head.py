@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 from elign.classifiers.base import Given, RefittedClassifier
 from elign.statistics.class_statistics import ClassStatistics
-from elign.utils.fitted import Ranges, register
-from elign.utils.tensors import MOST_LATENTS, check_number, compute_dtype, product
+from elign.utils.fitted import Shapes, register
+from elign.utils.tensors import check_number, compute_dtype, product
 
 
 @register
@@ -37,19 +37,12 @@ class RidgeHead(RefittedClassifier):
     """
 
     rows_of: ClassVar[str] = "weight"
-    ranges: ClassVar[Ranges] = {"counts": (0, MOST_LATENTS)}
-    needs_covariance: ClassVar[bool] = True
+    shapes: ClassVar[Shapes] = {"weight": "RD"}
     weight: Tensor
-    counts: Tensor
 
     def __init__(self, *, penalty: float = 200.0, normalize: bool = True) -> None:
         super().__init__()
         self.penalty, self.normalize = check_number(penalty, "penalty", positive=True), normalize
-
-    def _build(self, dim: int) -> None:
-        super()._build(dim)
-        self.register_buffer("weight", torch.zeros(self.rows, dim))
-        self.register_buffer("counts", torch.zeros(self.rows, dtype=torch.int64))
 
     def _learn(self, given: Given) -> None:
         known = ClassStatistics() if given.statistics is None else copy.deepcopy(given.statistics)
@@ -65,9 +58,5 @@ class RidgeHead(RefittedClassifier):
         weight = known.per_output(weight, self.rows).to(compute_dtype(given.like))
         self._set(weight.shape[1], weight=weight, counts=known.per_output(known.counts, self.rows))
 
-    def scores(self, z: Tensor, logits: Tensor | None = None) -> Tensor:
-        """Return `z W'`, minus infinity for classes without data, without any check."""
-        dtype = compute_dtype(z)
-        with torch.autocast(z.device.type, enabled=False):
-            scores = product(z.to(dtype), self.weight.to(z.device, dtype).t())
-        return scores.masked_fill(self.counts.to(z.device) == 0, -torch.inf).to(z.dtype)
+    def _row_scores(self, rows: Tensor) -> Tensor:
+        return product(rows, self.weight.to(rows).t())

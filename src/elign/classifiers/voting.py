@@ -32,11 +32,7 @@ class Voting(LatentClassifier):
     The scores of each estimator are standardised in each row: mean 0 and standard deviation 1 over the classes that all
     estimators with a vote score. With two classes in all, this keeps which class an estimator is for, and nothing of
     how sure it is. The sum favours newer classes as its estimators do; the offsets correct that. Weights and offsets
-    are chosen on labelled training latents with leave-one-out scores. A test sample never takes part in the choice::
-
-        means = elign.NearestMean().fit(z=z, labels=labels)                 # of exemplars, under the current model
-        voting = elign.Voting([elign.HeadLogits(), means], task_boundaries=[50])
-        elign.attach(model, "fc", voting.fit(z=z, labels=labels, head=model.fc))
+    are chosen on labelled training latents with leave-one-out scores. A test sample never takes part in the choice.
 
     Args:
         estimators: The classifiers, fitted.
@@ -90,10 +86,8 @@ class Voting(LatentClassifier):
         self.standard_errors = standard_errors
         self.needs_logits = any(part.needs_logits for part in self._parts)  # type: ignore[misc]
 
-    def _build(self, dim: int) -> None:
-        super()._build(dim)
-        self.register_buffer("weights", torch.zeros(len(self.estimators)))
-        self.register_buffer("offsets", torch.zeros(len(self.task_boundaries)))
+    def _shapes(self, dim: int) -> dict[str, tuple[int, ...]]:
+        return {"weights": (len(self.estimators),), "offsets": (len(self.task_boundaries),)}
 
     def _check_state(self) -> None:
         if abs(float(self.weights.sum()) - 1) > 1e-3:

@@ -1,1 +1,1 @@
-"""The energy model of ELI, its sampler and its training."""
+"""The energy model of ELI and its sampler."""

@@ -46,9 +46,8 @@ class EnergyModel(nn.Module):
         generator: Source of the initial weights, U(-1/sqrt(fan_in), 1/sqrt(fan_in)); the global one when not given.
 
     Example:
-        >>> import torch
-        >>> from elign import EnergyModel
-        >>> energy = EnergyModel(64)
+        >>> import torch, elign
+        >>> energy = elign.EnergyModel(64)
         >>> energy(torch.randn(5, 64)).shape
         torch.Size([5])
         >>> sum(p.numel() for p in energy.parameters())   # the paper's 8385

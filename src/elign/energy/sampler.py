@@ -3,15 +3,13 @@
 `HiddenChain` is an exact fast form for `EnergyModel`: it runs the chain in the space of the first hidden layer. With
 u = W1 z + b1, one step z <- z - s W1^T g(u) is u <- u - s (W1 W1^T) g(u). So the whole chain runs on u with the Gram
 matrix W1 W1^T, the gradients g are summed, and z moves once at the end: z_L = z_0 - s W1^T (g_0 + ... + g_{L-1}). The
-cost of a step does not depend on the latent dimension; no autograd graph is needed. `TracedChain` is the same chain
-unrolled for an exported graph. Other energies are differentiated.
+cost of a step does not depend on the latent dimension; no autograd graph is needed. Other energies are differentiated.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -61,7 +59,6 @@ def descend(
     half_step: bool = False,
     trajectory: bool = False,
     generator: torch.Generator | None = None,
-    block_rows: int | None = None,
 ) -> Tensor:
     """Let each latent walk downhill on an energy.
 
@@ -80,25 +77,21 @@ def descend(
         trajectory: Return the whole walk `(steps + 1, ..., D)`, from the start (index 0) to the result (index -1).
             With noise, the walk is another draw from the same distribution than the call without `trajectory`.
         generator: Source of the noise; the global random state is untouched when it is given.
-        block_rows: Rows that walk together (default: sized for the cache). Never changes the result beyond rounding;
-            chains with noise always use the default, so that their random numbers do not depend on it.
 
     Returns:
         The moved latents, detached, with the dtype and device of `z`.
 
     Example:
-        >>> import torch
-        >>> from elign import EnergyModel, descend
-        >>> energy, z = EnergyModel(8), torch.randn(4, 8)
-        >>> bool((energy(descend(energy, z, step_size=0.01)) < energy(z)).all())
+        >>> import torch, elign
+        >>> energy, z = elign.EnergyModel(8), torch.randn(4, 8)
+        >>> bool((energy(elign.descend(energy, z, step_size=0.01)) < energy(z)).all())
         True
-        >>> descend(energy, z, steps=30, trajectory=True).shape
+        >>> elign.descend(energy, z, steps=30, trajectory=True).shape
         torch.Size([31, 4, 8])
     """
     schedule = Schedule.checked(steps, step_size, noise, half_step)
     if not z.is_floating_point() or z.ndim < 1:
         raise LatentError(f"latents must be a floating-point tensor (..., D), got {z.dtype} of shape {tuple(z.shape)}")
-    block_rows = None if block_rows is None else check_whole(block_rows, "block_rows", least=1)
     rows = z.detach().reshape(-1, z.shape[-1])
     once = replace(schedule, steps=1) if trajectory else schedule
     with torch.autocast(z.device.type, enabled=False):
@@ -113,25 +106,22 @@ def descend(
         else:
             move = partial(_autograd, energy, once)
         if not trajectory:
-            return move(rows, generator, block_rows).reshape(z.shape)
+            return move(rows, generator).reshape(z.shape)
         # Half precision would lose small steps.
         states = [rows.to(compute_dtype(rows))]
         for _ in range(schedule.steps):
-            states.append(move(states[-1], generator, block_rows))
+            states.append(move(states[-1], generator))
     with torch.inference_mode(False):
         return torch.stack(states).to(z.dtype).reshape(len(states), *z.shape)
 
 
-def _autograd(
-    energy: nn.Module, schedule: Schedule, rows: Tensor, generator: torch.Generator | None, block_rows: int | None
-) -> Tensor:
+def _autograd(energy: nn.Module, schedule: Schedule, rows: Tensor, generator: torch.Generator | None) -> Tensor:
     weight = next(energy.parameters(), None)
     dtype = compute_dtype(rows) if weight is None else weight.dtype
-    size = block_rows if block_rows and not schedule.kick else _BLOCK_ROWS
     # Leaving inference mode needs a copy: its tensors can never be differentiated.
     with torch.inference_mode(False), torch.enable_grad():
         result = torch.empty_like(rows)
-        for block in (slice(first, first + size) for first in range(0, len(rows), size)):
+        for block in _blocks(rows, _BLOCK_ROWS):
             z = rows[block].clone().to(dtype)
             for _ in range(schedule.steps):
                 z.requires_grad_()
@@ -145,13 +135,18 @@ def _autograd(
     return result
 
 
+def _blocks(rows: Tensor, size: int) -> list[slice]:
+    return [slice(first, first + size) for first in range(0, len(rows), size)]
+
+
 class HiddenChain:
     """The chain of one energy model, ready to run on latents with the device and the dtype of `like`."""
 
     def __init__(self, energy: EnergyModel, schedule: Schedule, like: Tensor) -> None:
         self.schedule, self._slope, self._widths = schedule, energy.slope, energy.hidden
         device, dtype = like.device, compute_dtype(like)
-        with _without_graph():
+        # Not in inference mode: a graph that is recorded cannot hold its tensors.
+        with torch.no_grad():
             maps = [(w.detach().to(device, dtype), b.detach().to(device, dtype)) for w, b in energy.linear_maps()]
             self.first, self.first_bias = maps[0]
             output, _ = maps.pop()
@@ -162,19 +157,16 @@ class HiddenChain:
             self.exit, *self.down = [*down[:-1], down[-1] * output.t()] if down else [output]
             self.descent = (self.exit @ self.first.t()) * -schedule.step
 
-    def run(
-        self, z: Tensor, generator: torch.Generator | None = None, block_rows: int | None = None, full: bool = False
-    ) -> Tensor:
+    def run(self, z: Tensor, generator: torch.Generator | None = None, *, full: bool = False) -> Tensor:
         """Walk from each row of `z`; see `descend`."""
         # Allocated outside of inference mode, so that callers get an ordinary tensor back.
         with torch.inference_mode(False):
             result = torch.empty_like(z)
         size = max(_LEAST_ROWS, _BLOCK_NUMBERS // max(self._widths, default=z.shape[1]))
-        if block_rows and not self.schedule.kick:
-            size = block_rows
-        with _without_graph():
+        # Inference mode saves a tenth of the time for a few rows; `torch.compile` cannot record it.
+        with torch.no_grad() if torch.compiler.is_compiling() else torch.inference_mode():
             noise = self.noise(generator, full=full)
-            for block in (slice(first, first + size) for first in range(0, len(z), size)):
+            for block in _blocks(z, size):
                 start = z[block].to(self.first.dtype)
                 total = self.walk(self.enter(start), noise)
                 origin = start + noise.moved() if noise else start
@@ -184,6 +176,31 @@ class HiddenChain:
                 if out is None:
                     result[block] = end
         return result
+
+    def unrolled(self, z: Tensor, generator: None = None) -> Tensor:
+        """Walk without noise in operations that a graph can hold: no buffers, no blocks of rows, no loop."""
+        if not self.schedule.steps:
+            return z.clone()
+        if not self._widths:
+            return z - self.exit * (self.schedule.steps * self.schedule.step)
+        u = self.enter(z)
+        total = gradient = self._gradient(u)
+        for _ in range(self.schedule.steps - 1):
+            u = torch.addmm(u, gradient, self.descent)
+            gradient = self._gradient(u)
+            total = total + gradient
+        return torch.addmm(z, total, self.exit, alpha=-self.schedule.step)
+
+    def _gradient(self, u: Tensor) -> Tensor:
+        """Return dE/du, without the matrix that `exit` and `descent` already hold."""
+        values = [u]
+        for weight, bias in self.up:
+            values.append(torch.addmm(bias, F.leaky_relu(values[-1], self._slope), weight))
+        slopes = [torch.where(value > 0, 1.0, self._slope) for value in values]
+        gradient = slopes.pop()
+        for weight in reversed(self.down):
+            gradient = (gradient @ weight) * slopes.pop()
+        return gradient
 
     def walk(self, u: Tensor, noise: _Noise | None) -> Tensor:
         """Move `u`, values of the first hidden layer from `enter`, in place; return the sum of all gradients."""
@@ -283,56 +300,3 @@ class _Noise:
         """Return how far the noise has moved each latent."""
         seen = self._sum if self._basis is None else self._sum @ self._basis
         return (seen if self._unseen is None else seen + self._unseen) * self._kick
-
-
-def _without_graph() -> AbstractContextManager[object]:
-    """Inference mode, which saves a tenth of the time for a few rows; `torch.compile` cannot record it."""
-    return torch.no_grad() if torch.compiler.is_compiling() else torch.inference_mode()
-
-
-class TracedChain(nn.Module):
-    """The noise-free `HiddenChain` as an unrolled graph: runtimes neither fuse nor plan across a loop in it."""
-
-    def __init__(self, energy: EnergyModel, schedule: Schedule) -> None:
-        super().__init__()
-        self.steps = schedule.steps
-        self.slope, self.hidden = energy.slope, energy.hidden
-        chain = HiddenChain(energy, schedule, energy.linear_maps()[0][0].float())
-        self.entry, self.entry_bias = _frozen(chain.first.t()), _frozen(chain.first_bias)
-        self.exit, self.descent = _frozen(chain.exit * -schedule.step), _frozen(chain.descent)
-        self.up = nn.ParameterList(_frozen(weight) for weight, _ in chain.up)
-        self.up_bias = nn.ParameterList(_frozen(bias) for _, bias in chain.up)
-        self.down = nn.ParameterList(_frozen(weight) for weight in reversed(chain.down))
-        # As tensors, not numbers: torch would record two more operations for each place that uses them.
-        self.up_slope, self.down_slope = _frozen(torch.tensor(1.0)), _frozen(torch.tensor(energy.slope))
-
-    def _move(self, z: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        if self.steps == 0:
-            return z.clone()
-        if not self.hidden:
-            return z + self.exit * self.steps
-        u = torch.addmm(self.entry_bias, z, self.entry)
-        total = gradient = self._gradient(u)
-        for _ in range(self.steps - 1):
-            u = torch.addmm(u, gradient, self.descent)
-            gradient = self._gradient(u)
-            total = total + gradient
-        return torch.addmm(z, total, self.exit)
-
-    def _gradient(self, u: Tensor) -> Tensor:
-        """Return dE/du, without the matrix that `exit` and `descent` already hold."""
-        values = [u]
-        for weight, bias in zip(self.up, self.up_bias, strict=True):
-            values.append(torch.addmm(bias, F.leaky_relu(values[-1], self.slope), weight))
-        gradient = self._slopes(values.pop())
-        for weight in self.down:
-            gradient = (gradient @ weight) * self._slopes(values.pop())
-        return gradient
-
-    def _slopes(self, value: Tensor) -> Tensor:
-        return torch.where(value > 0, self.up_slope, self.down_slope)
-
-
-def _frozen(tensor: Tensor) -> nn.Parameter:
-    """Return a copy as a parameter: tensors of a `HiddenChain` are made in inference mode, or are the energy's own."""
-    return nn.Parameter(tensor.clone(memory_format=torch.contiguous_format), requires_grad=False)

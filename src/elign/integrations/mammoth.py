@@ -31,7 +31,7 @@ class RepairMixin(RepairingLearner):
 
     def end_task(self, dataset: Any) -> None:
         """Fit before the model itself ends the task, and perhaps changes the loader."""
-        batches = _NewClasses(dataset.train_loader, self.n_past_classes)
+        batches = _of_new_classes(dataset.train_loader, self.n_past_classes)
         self.task_repair.end(self.net, batches, exemplars=self.repair_exemplars(dataset), device=self.device)
         super().end_task(dataset)  # type: ignore[misc]
 
@@ -42,14 +42,9 @@ class RepairMixin(RepairingLearner):
             return super().forward(*args, **kwargs)  # type: ignore[misc]
 
 
-class _NewClasses:
-    """The samples of new classes in batches of (image, label, ...)."""
-
-    def __init__(self, loader: Any, old_classes: int) -> None:
-        self._loader, self._old_classes = loader, old_classes
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        for images, labels, *_ in self._loader:
-            new = labels >= self._old_classes
-            if new.any():
-                yield images[new], labels[new]
+def _of_new_classes(loader: Any, old_classes: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the samples of new classes in batches of (image, label, ...)."""
+    for images, labels, *_ in loader:
+        new = labels >= old_classes
+        if new.any():
+            yield images[new], labels[new]

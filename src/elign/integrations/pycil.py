@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import Any, ClassVar
 
 import numpy as np
@@ -36,18 +37,10 @@ class RepairMixin(RepairingLearner):
         dataset = data_manager.get_dataset(classes, source="train", mode="test")
         batches: DataLoader[Any] = DataLoader(dataset, batch_size=_BATCH_SIZE)
         kept = self.repair_exemplars(data_manager)
-        entry = {"inputs": _image, "labels": _label}
-        self.task_repair.end(self._network, batches, exemplars=kept, device=self._device, **entry)
+        # Batches are (index, image, label).
+        entries = {"inputs": itemgetter(1), "labels": itemgetter(2)}
+        self.task_repair.end(self._network, batches, exemplars=kept, device=self._device, **entries)
 
     def _eval_cnn(self, loader: Any) -> Any:
         with self.task_repair.attached(self._network):
             return super()._eval_cnn(loader)  # type: ignore[misc]
-
-
-def _image(batch: Any) -> Any:
-    """Batches are (index, image, label)."""
-    return batch[1]
-
-
-def _label(batch: Any) -> Any:
-    return batch[2]

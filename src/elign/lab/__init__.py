@@ -8,7 +8,7 @@ What is changed where:
     batch size of feature extraction    train.eval_batch_size in config/config.yaml; evaluation/features.py extracts
     seed of the class order             data.order in config/config.yaml, and ORDER_SEED in data/scenario.py (one test)
     a new learner, data set or method   one file in learners/, data/ or evaluation/methods/
-    fields of a row of results          Row in evaluation/metrics.py; runs/results.py writes and reads it
+    fields of a row of results          Row in evaluation/metrics.py; runs/run_dir.py writes and reads it
     the loop over tasks, over epochs    runs/launch.py, training/trainer.py
     names of the files of a run         runs/run_dir.py
     formats of tables, figures, page    report/table.py, report/figures.py, report/templates/report.html

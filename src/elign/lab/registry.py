@@ -6,7 +6,6 @@ import difflib
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
 from elign.utils.errors import OptionError
@@ -65,15 +64,6 @@ class Registry(Mapping[str, T], Generic[T]):
     def update(self, values: Mapping[str, T]) -> None:
         """Register objects in place of those that have the same names."""
         self._found.update(values)
-
-    @contextmanager
-    def temporary(self) -> Iterator[None]:
-        """Forget, at the end of the block, what is registered in it."""
-        before = dict(self._all())
-        try:
-            yield
-        finally:
-            self._found = before
 
     def __getitem__(self, name: str) -> T:
         # Only an unknown name needs all modules of the package.

@@ -33,18 +33,17 @@ def write_object(path: Path, content: Mapping[str, Any]) -> None:
     write_text_atomic(path, json.dumps({**content, _DIGEST: digest_of(content)}, indent=1) + "\n")
 
 
-def read_object(path: Path) -> tuple[dict[str, Any], bool]:
-    """Read what `write_object` wrote; return it, and whether the file had a digest.
+def read_object(path: Path) -> dict[str, Any]:
+    """Read what `write_object` wrote; a file of the first versions has no digest.
 
     Raises:
         ValueError: The file is damaged or is something else; the message leaves it to the caller to name the file.
         FileNotFoundError: There is no such file.
     """
     content = parse_object(path.read_bytes())
-    sealed = _DIGEST in content
-    if sealed and content.pop(_DIGEST) != digest_of(content):
+    if _DIGEST in content and content.pop(_DIGEST) != digest_of(content):
         raise ValueError("its content does not match its digest")
-    return content, sealed
+    return content
 
 
 def parse_object(text: str | bytes) -> dict[str, Any]:

@@ -64,10 +64,9 @@ class ClassStatistics(FittedModule):
         factors: (C, rank, D), `diagonals` (C, D) and `shared` (D, D), if low-rank; `diagonals` alone, if diagonal.
 
     Example:
-        >>> import torch
-        >>> from elign import ClassStatistics
+        >>> import torch, elign
         >>> z, labels = torch.tensor([[1.0, 0.0], [3.0, 0.0], [0.0, 5.0]]), torch.tensor([4, 4, 7])
-        >>> statistics = ClassStatistics().update(z, labels)
+        >>> statistics = elign.ClassStatistics().update(z, labels)
         >>> statistics.classes.tolist(), statistics.counts.tolist(), statistics.means.tolist()
         ([4, 7], [2, 1], [[2.0, 0.0], [0.0, 5.0]])
         >>> statistics.covariance_of(4).tolist()
@@ -133,7 +132,7 @@ class ClassStatistics(FittedModule):
 
     def _check_state(self) -> None:
         classes = self.classes.tolist()
-        if classes != sorted(set(classes)) or (classes and not 0 <= classes[0] <= classes[-1] <= MOST_CLASSES):
+        if classes != sorted(set(classes)) or not 0 <= classes[0] <= classes[-1] <= MOST_CLASSES:
             raise LatentError(f"class ids must ascend from 0 or more to at most {MOST_CLASSES}")
         if bool((self.counts < 1).any()):
             raise LatentError("counts of classes must be >= 1")
@@ -218,6 +217,7 @@ class ClassStatistics(FittedModule):
         _check_size(rounded.values(), dtype)
         made.rows, dim = tensors["means"].shape
         made._set(dim, **rounded)
+        made._check_state()
         return made.to(self.latent_dim.device)
 
     def _changed(self, **tensors: Tensor) -> ClassStatistics:
@@ -304,11 +304,7 @@ class ClassStatistics(FittedModule):
 
     def with_counts(self, counts: Tensor | int) -> ClassStatistics:
         """Return the same means and covariances with other counts: how much they weigh when latents are merged in."""
-        self.require_fitted()
-        counts = torch.as_tensor(counts, device=self.counts.device).expand(self.rows)
-        if bool((counts < 1).any()):
-            raise LatentError("counts of classes must be >= 1")
-        return self._changed(counts=counts.long())
+        return self._changed(counts=torch.as_tensor(counts, device=self.counts.device).expand(self.rows).long())
 
     def with_means(self, means: Tensor) -> ClassStatistics:
         """Return the same counts and covariances about other means (C, D)."""

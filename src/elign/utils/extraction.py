@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import difflib
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -99,11 +99,8 @@ class Latents(nn.Module):
 class Pairs(NamedTuple):
     """Latents of the same inputs under the previous and the current model, and their classes.
 
-    Extract them once and try several settings on them; a fit from models would run both models each time::
-
-        pairs = elign.Pairs.from_models(old_model, new_model, "fc", new_loader)
-        repair = elign.Repair("fc").fit_latents(*pairs, head=new_model.fc, statistics=statistics)
-        aligner = elign.Ridge().fit_latents(pairs.z_prev, pairs.z_cur)
+    Extract them once and try several settings on them, as in `Repair().fit_latents(*pairs, head=new_model.fc)`; a fit
+    from models would run both models each time.
 
     Example:
         >>> import torch, elign
@@ -250,23 +247,41 @@ def extract_pairs(
     seed: int = 0,
 ) -> tuple[Tensor, Tensor]:
     """Return latents of the same inputs under both models, each `(N, D)`; the arguments are those of `Aligner.fit`."""
-    passes = check_whole(passes, "passes", least=1)
-    blend = None if mixup is None else _mixup(check_number(mixup, "mixup", positive=True), seed)
     pairs: list[tuple[Tensor, Tensor]] = []
-    for number in range(passes):
-        seen = len(pairs)
-        for _, (z_prev, z_cur) in _latents((previous, current), data, inputs=inputs, device=device, change=blend):
-            z_prev, z_cur = _rows(z_prev, "previous"), _rows(z_cur, "current")
-            if z_prev.shape != z_cur.shape:
-                raise LatentError(
-                    f"previous gave latents {tuple(z_prev.shape)} and current {tuple(z_cur.shape)} for the same batch"
-                )
-            pairs.append((z_prev, z_cur))
-        if len(pairs) == seen:
-            again = " (a generator can be read only once: pass a DataLoader or a list)" if number else ""
-            raise LatentError(f"data gave no batch in pass {number + 1} of {passes}{again}")
+    for z_prev, z_cur in extract_batches(
+        (previous, current), data, passes=passes, mixup=mixup, inputs=inputs, device=device, seed=seed
+    ):
+        z_prev, z_cur = _rows(z_prev, "previous"), _rows(z_cur, "current")
+        if z_prev.shape != z_cur.shape:
+            raise LatentError(
+                f"previous gave latents {tuple(z_prev.shape)} and current {tuple(z_cur.shape)} for the same batch"
+            )
+        pairs.append((z_prev, z_cur))
     z_prev, z_cur = (torch.cat(side) for side in zip(*pairs, strict=True))
     return z_prev, z_cur
+
+
+def extract_batches(
+    models: Sequence[Callable[[Any], Any]],
+    data: Iterable[Any],
+    *,
+    passes: int,
+    mixup: float | None,
+    inputs: Callable[[Any], Any] | None,
+    device: torch.device | str | None,
+    seed: int,
+) -> Generator[list[Any], None, None]:
+    """Yield what each model makes of the input of each batch, pass after pass; see `Aligner.fit`."""
+    passes = check_whole(passes, "passes", least=1)
+    blend = None if mixup is None else _mixup(check_number(mixup, "mixup", positive=True), seed)
+    for number in range(passes):
+        empty = True
+        for _, made in _latents(models, data, inputs=inputs, device=device, change=blend):
+            empty = False
+            yield made
+        if empty:
+            again = " (a generator can be read only once: pass a DataLoader or a list)" if number else ""
+            raise LatentError(f"data gave no batch in pass {number + 1} of {passes}{again}")
 
 
 def extract_labelled(

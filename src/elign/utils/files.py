@@ -6,22 +6,18 @@ import glob
 import os
 import secrets
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import IO
 
 _STALE_SECONDS = 24 * 3600.0
 
 
-@contextmanager
-def replacing(destination: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """Yield a handle on a temporary file beside `destination`, which takes its name when the block ends well.
+def write_bytes_atomic(path: str | os.PathLike[str], data: bytes) -> Path:
+    """Write `data` as the whole content of `path`: into a temporary file beside it, which then takes its name.
 
-    Anything else that ends the block, a keyboard interrupt included, removes the temporary file. The folder is made
-    where needed.
+    An error, a keyboard interrupt included, removes the temporary file. The folder is made where needed.
     """
-    target = Path(destination)
+    target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     # A killed process cannot clean up. A day's grace leaves the files of a process that is still at work alone.
     for stale in target.parent.glob(f".{glob.escape(target.name)}.*.part"):
@@ -32,7 +28,7 @@ def replacing(destination: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(6)}.part")
     try:
         with temporary.open("xb") as handle:
-            yield handle
+            handle.write(data)
             handle.flush()
             os.fsync(handle.fileno())
         temporary.replace(target)
@@ -42,13 +38,7 @@ def replacing(destination: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
         if isinstance(error, OSError) and error.errno is not None and error.filename is None:
             error.filename = str(target)
         raise
-
-
-def write_bytes_atomic(path: str | os.PathLike[str], data: bytes) -> Path:
-    """Write `data` as the whole content of `path`."""
-    with replacing(path) as handle:
-        handle.write(data)
-    return Path(path)
+    return target
 
 
 def write_text_atomic(path: str | os.PathLike[str], text: str) -> Path:

@@ -37,6 +37,8 @@ _NONSENSE = (ElignError, ArithmeticError, AttributeError, LookupError, RuntimeEr
 
 Ranges = Mapping[str, tuple[float, float]]
 """The smallest and the largest number that a tensor may hold, by its name."""
+Shapes = Mapping[str, str]
+"""Shapes of tensors, by their names: `D` for the latent dimension, `R` for `rows`, "" for a single number."""
 Progress = Callable[[int, int, float], None]
 """Called now and then during a fit, with (iterations done, iterations in all, current loss)."""
 
@@ -114,8 +116,8 @@ def registered(name: str) -> type[FittedModule] | None:
 class FittedModule(nn.Module):
     """A module that learns something of a size known only from data, and that can be saved and loaded.
 
-    Subclasses store each argument of `__init__` as an attribute of the same name, and give `_build(dim)`, which makes
-    parameters and buffers for latents of dimension `dim`. A fit calls it.
+    Subclasses store each argument of `__init__` as an attribute of the same name. They name their tensors in `shapes`,
+    or make parameters and buffers for latents of dimension `dim` in `_build(dim)`, which a fit calls.
 
     Example:
         >>> import torch, tempfile, elign
@@ -131,6 +133,8 @@ class FittedModule(nn.Module):
     """False for classes that are ready to use without a fit."""
     rows_of: ClassVar[str] = ""
     """The tensor whose number of rows (`rows`, when `_build` is called) nothing but the tensor itself tells."""
+    shapes: ClassVar[Shapes] = {}
+    """Of the tensors that `_build` makes."""
     infinite: ClassVar[tuple[str, ...]] = ()
     """Tensors that may hold infinite numbers."""
     ranges: ClassVar[Ranges] = {}
@@ -169,6 +173,12 @@ class FittedModule(nn.Module):
     def _build(self, dim: int) -> None:
         self.dim = dim
         self.latent_dim = torch.tensor(dim, device="cpu")
+        for name, shape in self._shapes(dim).items():
+            self.register_buffer(name, torch.zeros(shape))
+
+    def _shapes(self, dim: int) -> dict[str, tuple[int, ...]]:
+        """Return the sizes of the floating-point tensors; a class whose sizes depend on options adds its own."""
+        return {name: tuple(dim if axis == "D" else self.rows for axis in axes) for name, axes in self.shapes.items()}
 
     def _forget(self) -> None:
         """Go back to not fitted."""

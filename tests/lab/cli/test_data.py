@@ -15,7 +15,7 @@ from elign.utils.errors import OptionError
 
 
 def shown(*arguments: str) -> str:
-    parser = argparse.ArgumentParser(epilog=data.EXAMPLES)
+    parser = argparse.ArgumentParser(epilog=data.__doc__)
     data.add_options(parser)
     console = Console(width=150, highlight=False)
     with console.capture() as capture:

@@ -48,7 +48,7 @@ def test_every_command_has_help_and_examples(capsys):
     for name in COMMANDS:
         with pytest.raises(SystemExit, match="0"):
             main([name, "--help"])
-        assert f"elign {name}" in capsys.readouterr().out.partition("examples:")[2]
+        assert f"elign {name}" in capsys.readouterr().out.partition("Examples:")[2]
     with pytest.raises(SystemExit, match="0"):
         main(["--version"])
     assert capsys.readouterr().out == f"elign {elign.__version__}\n"

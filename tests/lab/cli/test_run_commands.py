@@ -29,7 +29,7 @@ def changed(run_folder, tmp_path):
 
     def copy(name, **settings):
         folder = shutil.copytree(run_folder, tmp_path / name)
-        metadata, _ = read_object(folder / "run.json")
+        metadata = read_object(folder / "run.json")
         for key, value in settings.items():
             *sections, last = key.split("__")
             section = metadata["config"]

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import json
 from functools import cache
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.fuzzing import NAMED, answer, fuzz
 
 from elign import ElignError, EnergyAligner
 from elign.lab.config import ConfigError, RunConfig, compose, describe
 from elign.lab.config.schema import TREE
 from elign.lab.data import DATASETS
 from elign.lab.data.scenario import ORDER_SEED
-from elign.lab.learners import LEARNERS, Learner, LearnerOptions
+from elign.lab.learners import LEARNERS
 from elign.lab.models import BACKBONES
+from elign.lab.runs.experiment import protocol_of
 
 PRESETS = ("paper", "small", "smoke")
 
@@ -127,26 +132,6 @@ def test_the_aligners_options_are_those_of_its_class():
     assert {name: config[name] for name in published} == published
 
 
-def test_a_new_learner_and_a_new_data_set_need_no_file(monkeypatch):
-    class Mine(Learner):
-        class Options(LearnerOptions):
-            weight: float = 0.5
-
-        default_head = "linear"
-
-    class Photographs:
-        images = "imagenet"
-
-    for registry, name, entry in ((LEARNERS, "mine", Mine), (DATASETS, "photographs", Photographs)):
-        list(registry)  # has searched its package
-        monkeypatch.setitem(registry._found, name, entry)
-    config = compose(["learner=mine", "learner.weight=2", "data=photographs"])
-    assert (config.learner.head, config.learner.options, config.model.name) == ("linear", {"weight": 2.0}, "resnet18")
-    assert "mine" in TREE.choices("learner")
-    with pytest.raises(ConfigError, match=r"learner\.weight"):
-        compose(["learner=mine", "learner.weight=much"])
-
-
 @pytest.mark.parametrize(
     ("typed", "complaint"),
     [
@@ -202,3 +187,57 @@ def test_what_is_wrong_is_said_in_one_line(typed, complaint):
     assert "\n" not in str(caught.value)
     assert caught.value.__cause__ is None
     assert isinstance(caught.value, ElignError)
+
+
+# Whatever somebody may type after `elign run`, and whatever a run's file may hold as its settings.
+KEYS = ("learner", "protocol", "model", "preset", "seed", "out", "start_from", "data.path", "train.epochs")
+KEYS += ("aligner.hidden", "train.milestones", "train.fast", "memory.budget", "learner.temperature", "data.order")
+PIECES = (*"[]{}:,=\\'\"", "${", "oc.env:HOME", "1e999", "9" * 310, "-1", "null", "~x")
+VALUES = st.text(max_size=12) | st.lists(st.sampled_from(PIECES), max_size=6).map("".join)
+SCALARS = st.none() | st.booleans() | st.integers(-(10**400), 10**400) | st.floats() | st.text(max_size=6)
+JSON = st.recursive(
+    SCALARS,
+    lambda some: st.lists(some, max_size=3) | st.dictionaries(st.text(max_size=4), some, max_size=3),
+    max_leaves=6,
+)
+
+
+@fuzz(50)
+@given(settings=st.lists(st.tuples(st.sampled_from(KEYS) | st.text(max_size=9), VALUES), min_size=1, max_size=2))
+def test_whatever_is_typed_is_a_configuration_or_refused_in_a_line(settings):
+    found = answer(lambda: compose([f"{key}={value}" for key, value in settings]))
+    assert found is None or isinstance(found, RunConfig)
+
+
+@fuzz(150)
+@given(data=st.data())
+def test_whatever_a_file_holds_is_a_configuration_or_refused(data):
+    values = copy.deepcopy(describe(compose()))
+    group = data.draw(st.sampled_from(list(values)))
+    if isinstance(values[group], dict) and data.draw(st.booleans()):
+        values[group][data.draw(st.sampled_from([*values[group], "x"]))] = data.draw(JSON)
+    else:
+        values[group] = data.draw(JSON)
+    found = answer(lambda: TREE.from_dict(values))
+    assert found is None or isinstance(found, RunConfig)
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        f"train.epochs={'9' * 400}",
+        f"train.learning_rate={'9' * 400}",
+        f"train.epochs={'9' * 5000}",
+        "data.path=~no-such-user/x",
+        "data.path=a\0b",
+        f"aligner.hidden={'[' * 2000}",
+        "train.epochs=${train.epochs}",
+        "train.epochs=${oc.env:NO_SUCH_VARIABLE}",
+        "aligner.hidden=${aligner}",
+        f"protocol=half-{'9' * 5000}",
+    ],
+)
+def test_absurd_values_are_refused_in_a_line(typed):
+    with pytest.raises(NAMED) as caught:
+        protocol_of(compose([typed]), 10)
+    assert "\n" not in str(caught.value)

@@ -21,10 +21,9 @@ def find(name: str, *, path: Path | str | None = None, data_dir: Path = Path("no
 
 def put(root: Path, *names: str) -> None:
     """Empty files: a listing decodes nothing."""
-    for name in names:
-        path = root / name
+    for path in (root / name for name in names):
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"")
+        path.touch()
 
 
 def listed(images: ImageList) -> list[tuple[str, int]]:
@@ -207,9 +206,7 @@ CSV = b"ImageId,PredictionString\na,n01 1 2 3 4\nb,n02 5 6 7 8\n"
 
 @pytest.fixture
 def folder(tmp_path):
-    for name in ("train/n01/x.JPEG", "train/n02/y.JPEG", "val/images/a.JPEG", "val/images/b.JPEG", "outside.JPEG"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
+    put(tmp_path, "train/n01/x.JPEG", "train/n02/y.JPEG", "val/images/a.JPEG", "val/images/b.JPEG", "outside.JPEG")
     return tmp_path
 
 

@@ -16,6 +16,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.lab.detection.annotating import plain_overlap
 from torchvision import ops
 
 from elign import ElignError, OptionError
@@ -91,12 +92,10 @@ def put(library, content):
 
 def test_nothing_is_touched_where_the_library_loads(fake):
     code = """
-        import sys
         import torch
+        import torchvision
         from elign.lab.detection import operators
 
-        assert "torchvision" not in sys.modules
-        import torchvision
         operators.prepare()
         assert operators.has_compiled_ops()
         assert not hasattr(torch.ops.torchvision, "nms")
@@ -160,50 +159,39 @@ def test_operators_that_stay_missing_still_say_so():
         ops.roi_pool(torch.zeros(1, 1, 4, 4), [torch.zeros(1, 4)], 2)
 
 
-def plain_nms(boxes, scores, threshold, *, rounded=float):
-    """The definition, box by box in Python's numbers; `rounded` is what the tensor's type makes of an overlap."""
+def plain_nms(boxes, scores, threshold):
+    """The definition, box by box in Python's numbers; an overlap is rounded as in the tensor's type."""
     kept = []
     for place in sorted(range(len(boxes)), key=lambda place: -scores[place]):
-        if all(not plain_overlap(boxes[place], boxes[other], rounded) > threshold for other in kept):
+        if all(not np.float32(plain_overlap(boxes[place], boxes[other])) > np.float64(threshold) for other in kept):
             kept.append(place)
     return kept
 
 
-def plain_overlap(first, second, rounded):
-    width = min(first[2], second[2]) - max(first[0], second[0])
-    height = min(first[3], second[3]) - max(first[1], second[1])
-    intersection = max(width, 0.0) * max(height, 0.0)
-    areas = [(box[2] - box[0]) * (box[3] - box[1]) for box in (first, second)]
-    union = sum(areas) - intersection
-    return rounded(intersection / union) if union else 0.0
-
-
-def float32(number):
-    return float(np.float32(number))
-
-
-def random_boxes(count, *, spread, seed=0, dtype=torch.float32):
-    generator = torch.Generator().manual_seed(seed)
-    corner = torch.rand(count, 2, generator=generator, dtype=dtype) * spread
-    size = torch.rand(count, 2, generator=generator, dtype=dtype) * 100 + 5
-    return torch.cat([corner, corner + size], dim=1), torch.rand(count, generator=generator, dtype=dtype)
+def random_boxes(count, *, spread):
+    generator = torch.Generator().manual_seed(0)
+    corner = torch.rand(count, 2, generator=generator) * spread
+    size = torch.rand(count, 2, generator=generator) * 100 + 5
+    return torch.cat([corner, corner + size], dim=1), torch.rand(count, generator=generator)
 
 
 # Whole numbers in a small square: many overlaps are equal to a threshold, many boxes are alike, some have no area.
 a_box = st.tuples(*[st.integers(0, 6)] * 2, *[st.integers(0, 5)] * 2).map(
     lambda b: [b[0], b[1], b[0] + b[2], b[1] + b[3]]
 )
-scored_boxes = st.lists(st.tuples(a_box, st.sampled_from([0.0, 0.25, 0.5, 1.0])), max_size=20)
-thresholds = st.sampled_from([0.0, 0.1, 0.2, 0.3, 1 / 3, 0.5, 0.6, 0.7, 1.0])
 
 
-@given(scored_boxes, thresholds, st.sampled_from([(256, 1024), (4, 3), (1, 1)]))
+@given(
+    st.lists(st.tuples(a_box, st.sampled_from([0.0, 0.25, 0.5, 1.0])), max_size=20),
+    st.sampled_from([0.0, 0.1, 0.2, 0.3, 1 / 3, 0.5, 0.6, 0.7, 1.0]),
+    st.sampled_from([(256, 1024), (4, 3), (1, 1)]),
+)
 def test_is_the_plain_loop(scored, threshold, table):
     boxes, scores = [box for box, _ in scored], [score for _, score in scored]
     with mock.patch.multiple(operators, _ROWS=table[0], _COLUMNS=table[1]):
         kept = nms(torch.tensor(boxes, dtype=torch.float32).view(-1, 4), torch.tensor(scores), threshold)
     assert kept.dtype == torch.int64
-    assert kept.tolist() == plain_nms(boxes, scores, threshold, rounded=float32)
+    assert kept.tolist() == plain_nms(boxes, scores, threshold)
 
 
 @with_operators
@@ -337,14 +325,13 @@ def test_is_its_definition(maps, ratio, aligned, dtype, accuracy):
     found, gradient, direction = both(
         ours, maps, [torch.tensor(boxes, dtype=dtype) for boxes in per_map], ratio, aligned
     )
-    weights = [torch.from_numpy(np.stack([plain_weights(box, ratio, aligned) for box in boxes])) for boxes in per_map]
-    parts = torch.split(direction.double(), [len(boxes) for boxes in per_map])
-    for number, (own, part) in enumerate(zip(weights, parts, strict=True)):
-        expected = torch.einsum("kpqhw,chw->kcpq", own, maps[number].double())
-        mine = torch.split(found, [len(boxes) for boxes in per_map])[number]
-        torch.testing.assert_close(mine.double(), expected, rtol=0, atol=accuracy)
-        expected = torch.einsum("kpqhw,kcpq->chw", own, part)
-        torch.testing.assert_close(gradient[number].double(), expected, rtol=0, atol=3 * accuracy)
+    parts = (values.double().split([len(boxes) for boxes in per_map]) for values in (found, direction))
+    for features, slope, boxes, mine, part in zip(maps, gradient, per_map, *parts, strict=True):
+        weights = torch.from_numpy(np.stack([plain_weights(box, ratio, aligned) for box in boxes]))
+        expected = torch.einsum("kpqhw,chw->kcpq", weights, features.double())
+        torch.testing.assert_close(mine, expected, rtol=0, atol=accuracy)
+        expected = torch.einsum("kpqhw,kcpq->chw", weights, part)
+        torch.testing.assert_close(slope.double(), expected, rtol=0, atol=3 * accuracy)
 
 
 @with_operators

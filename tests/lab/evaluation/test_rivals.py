@@ -81,6 +81,7 @@ def efc(seed, head):
         ("classifier/lda", plain(elign.Ridge), lambda: elign.Gaussian(shared=1.0), False),
         ("classifier/head", plain(elign.Ridge), elign.LinearHead, False),
         ("dpcr", plain(elign.DPCR), elign.RidgeHead, False),
+        ("dpcr-tuned", plain(elign.DPCR), lambda: elign.RidgeHead(penalty=6000.0), False),
         ("fecam", plain(elign.Identity), elign.FeCAM, False),
         ("sldc", plain(elign.SLDC), elign.Gaussian, True),
     ],
@@ -176,10 +177,10 @@ def test_a_trained_run_gets_the_rows_and_the_true_statistics_of_old_images(tmp_p
     words = ["data=digits", "protocol.first=4", "protocol.increment=3", "data.limit=20", "train.first_epochs=1"]
     words += ["train.epochs=1", "aligner.iterations=2", "aligner.steps=2", f"out={tmp_path / 'run'}"]
     run = start(words)
-    assert not run.oracle_file(1).exists()
+    assert not run.task_file(1, "oracle").exists()
     evaluated = reevaluate(run, ["aligner.rivals=true"])
     assert {row.method for row in evaluated.gather().rows} >= {*NAMES - {"wa"}, "oracle-statistics"}
-    found = read_statistics(evaluated.oracle_file(2))["oracle"]
+    found = read_statistics(evaluated.task_file(2, "oracle"))["oracle"]
     assert found.classes.tolist() == list(range(7))
     assert set(found.counts.tolist()) == {20}
     # The same run without them keeps its digest: archives of earlier versions are recognised.

@@ -1,4 +1,4 @@
-"""Tables from hand-made numbers, and the one of a report: which runs have printed numbers beside them."""
+"""The printed numbers, spot-checked; tables from hand-made numbers; which runs of a report have printed ones beside."""
 
 import csv
 import io
@@ -11,11 +11,22 @@ from tests.lab.report.conftest import make_run
 from elign.lab.config import compose, describe
 from elign.lab.evaluation.methods import DEFAULT
 from elign.lab.evaluation.metrics import ONE_SEED, Row
-from elign.lab.paper.comparison import Measured, comparison_tables, label_free_tables, paper_table
+from elign.lab.paper.comparison import (
+    NO_PRECISION,
+    NOTHING,
+    Measured,
+    Printed,
+    comparison_tables,
+    label_free_tables,
+    numbers,
+    paper_table,
+    printed_cell,
+    printed_precision,
+    printed_toy,
+)
 from elign.lab.paper.detection_table import FIRST, PARTS, Precisions, precision, precision_tables
-from elign.lab.paper.published import Printed, printed_precision
-from elign.lab.report.run_groups import RunGroup
-from elign.lab.report.tables import FORMATS
+from elign.lab.paper.request import NAMES, read_grid
+from elign.lab.report.run_groups import FORMATS, RunGroup
 
 THREE = Measured(
     ("icarl", "half-5"),
@@ -152,7 +163,7 @@ def precisions(seeds):
     return [
         Precisions("5+5", "joint", of(80.0, 82.0, 81.0), printed=printed_precision("joint", "10+10")),
         Precisions("5+5", "iod", base, printed=printed_precision("iod", "10+10")),
-        Precisions("5+5", "iod", aligned, "eli/oracle †", base, printed_precision("iod+eli", "10+10"), 5.4),
+        Precisions("5+5", "iod", aligned, "eli/oracle †", base, printed_precision("iod+eli", "10+10")),
         Precisions("5+5", "iod", of(60.0, 69.0, 64.5), "mean-shift/oracle †", base),
     ]
 
@@ -247,3 +258,65 @@ def test_it_is_part_of_reports(cifar):
     for form in ("markdown", "latex"):
         assert "Against the paper" in FORMATS[form]([cifar])
         assert "Against the paper" not in FORMATS[form]([group_of("data=digits")])
+
+
+@pytest.mark.parametrize(
+    ("cell", "expected"),
+    [
+        (("table1", "icarl", "cifar100", "half-5"), Printed(56.97, 63.68, 6.71)),
+        (("table1", "icarl", "imagenet100", "half-5"), Printed(58.24, 68.94, 10.73)),
+        (("table1", "lucir", "cifar100", "equal-5"), Printed(62.01, 64.55, 2.49)),
+        (("table1", "aanet", "imagenet100", "equal-20"), Printed(44.96, 46.93, 1.97)),
+        (("table1", "finetune", "cifar100", "half-5"), NOTHING),
+        (("table1", "icarl", "digits", "half-5"), NOTHING),
+        (("table1", "icarl", "cifar100", "half-2"), NOTHING),
+        (("table3_langevin_steps", "icarl", "cifar100", "half-25", "90"), Printed(50.98, 54.04, 3.06)),
+        (("table3_langevin_steps", "lucir", "cifar100", "half-5", "5"), NOTHING),
+        (("table5_ebm_architecture", "icarl", "cifar100", "half-5", "i-o"), Printed(56.97, 60.97, 4.0)),
+        (("table6_logit_aligner", "lucir", "cifar100", "half-5"), Printed(64.37, 62.5, -1.87)),
+        (("imagenet1k", "icarl", "imagenet1k", "half-5"), Printed(gain=8.17)),
+        (("implicit", "aanet-implicit", "imagenet100", "half-10"), Printed(gain=3.58)),
+        (("implicit", "aanet-implicit", "cifar100", "half-10"), NOTHING),
+        (("implicit", "aanet-implicit", "imagenet100", "equal-5"), NOTHING),
+    ],
+)
+def test_cells(cell, expected):
+    assert printed_cell(*cell) == expected
+
+
+def test_every_cell_of_table1_is_there_and_gains_are_about_the_differences():
+    grid = read_grid("table1")
+    for learner in grid.learners:
+        for data in grid.data:
+            for protocol in grid.protocols:
+                cell = printed_cell("table1", learner, data, protocol)
+                assert cell.gain == pytest.approx(cell.aligned - cell.base, abs=0.06)
+
+
+def test_grids_have_the_printed_rows():
+    for name in ("langevin", "iterations", "architecture", "mixup"):
+        grid = read_grid(name)
+        rows = numbers()[grid.printed[""]]["rows"]
+        assert list(grid.evaluations.choices) == [row.replace(" ", "") for row in rows]
+        assert all(words[0].startswith(f"{grid.evaluations.varies}=") for words in grid.evaluations.choices.values())
+    assert all(read_grid(name).title for name in NAMES)
+
+
+def test_detectors():
+    grid = read_grid("table2")
+    for protocol in grid.paper_protocols:
+        old, new = map(int, protocol.split("+"))
+        for learner in (*grid.learners, "iod+eli"):
+            cell = printed_precision(learner, protocol)
+            assert (old * cell.old + new * cell.new) / 20 == pytest.approx(cell.all, abs=0.11)
+        base, aligned = (printed_precision(learner, protocol) for learner in ("iod", "iod+eli"))
+        assert aligned.gain == pytest.approx(aligned.all - base.all, abs=0.05)
+    assert [printed_precision("first", protocol).old for protocol in grid.paper_protocols] == [73.4, 76.85, 71.07]
+    for learner, protocol in (("icarl", "15+5"), ("iod", "5+5"), ("first", "5+5")):
+        assert printed_precision(learner, protocol) == NO_PRECISION
+
+
+def test_others():
+    assert printed_toy(32) == Printed(20.88, 83.44, 62.56)
+    assert printed_toy(64) == NOTHING
+    assert numbers()["compute"]["parameters_computed"] == 8385

@@ -8,8 +8,8 @@ from rich.console import Console
 
 from elign.lab.config.composition import ConfigError
 from elign.lab.data.scenario import ProtocolError
+from elign.lab.paper.comparison import differences, published_config, scale_note
 from elign.lab.paper.plan import Job, Plan, all_jobs, plan_table, planned_evaluation, planned_run, time_text
-from elign.lab.paper.published import differences, published_config, scale_note
 from elign.lab.paper.reproduction import plan_experiments
 from elign.lab.paper.request import NAMES, Request, read_request
 from elign.lab.runs.experiment import CLASSIFICATION, DETECTION

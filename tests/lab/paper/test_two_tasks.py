@@ -10,7 +10,7 @@ from rich.console import Console
 
 from elign.lab.cli.main import main
 from elign.lab.config.composition import ConfigError
-from elign.lab.paper.published import numbers
+from elign.lab.paper.comparison import numbers
 from elign.lab.paper.two_tasks import METHOD_TEXTS, TwoTaskExperiment, run_seeds, task1_accuracy, two_task_table
 from elign.lab.report.latent_space import run_walk
 from elign.lab.report.run_groups import read_runs
@@ -122,19 +122,30 @@ def test_printed_numbers_stand_beside_the_same_experiment_alone(made):
 
 
 def test_the_command_keeps_finished_seeds_and_foreign_files(small_maps, tmp_path, kill_elign_when, capsys):
-    words = ["toy", "--seeds", "2", "--iterations", "50", "--latent-dim", "8", "--out", str(tmp_path)]
-    kill_elign_when(tmp_path / "seed-0" / "task-01" / "results.jsonl", *words)
-    assert not (tmp_path / "report.html").exists()
-    kept = (tmp_path / "seed-0" / "task-01" / "model.safetensors").stat().st_mtime_ns
-    assert main(words) == 0
-    assert (tmp_path / "seed-0" / "task-01" / "model.safetensors").stat().st_mtime_ns == kept
-    page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "Accuracy on task 1" in page
-    assert "Latent space before and after alignment" in page
-    assert json.loads((tmp_path / "seed-1" / "run.json").read_text())["benchmark"] == "two-task"
-    # A folder with something else is refused and left alone.
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "notes.txt").write_text("mine")
-    assert main([*words[:-1], str(tmp_path / "other")]) != 0
+    out, other, page = tmp_path / "out", tmp_path / "other", tmp_path / "page.md"
+    words = ["toy", "--seeds", "2", "--iterations", "50", "--latent-dim", "8", "--out", str(out)]
+    kill_elign_when(out / "seed-0" / "task-01" / "results.jsonl", *words)
+    assert not (out / "report.html").exists()
+    kept = (out / "seed-0" / "task-01" / "model.safetensors").stat().st_mtime_ns
+    name = "toy-digits-8-paper-50"
+    page.write_text(f"<!-- begin {name} -->\n<!-- end {name} -->\n")
+    assert main([*words, "--results", str(page)]) == 0
+    printed = capsys.readouterr().out
+    assert "ridge" in printed
+    assert str(out / "report.html") in printed.replace("\n", "")
+    assert "| ridge |" in page.read_text()
+    assert (out / "seed-0" / "task-01" / "model.safetensors").stat().st_mtime_ns == kept
+    report = (out / "report.html").read_text(encoding="utf-8")
+    assert "Accuracy on task 1" in report
+    assert "Latent space before and after alignment" in report
+    assert json.loads((out / "seed-1" / "run.json").read_text())["benchmark"] == "two-task"
+    # A folder with something else is refused and left alone; a page without markers is named before anything runs.
+    other.mkdir()
+    (other / "notes.txt").write_text("mine")
+    assert main([*words[:-1], str(other)]) == 1
     assert "something else" in capsys.readouterr().err
-    assert [file.name for file in (tmp_path / "other").iterdir()] == ["notes.txt"]
+    assert [file.name for file in other.iterdir()] == ["notes.txt"]
+    page.write_text("nothing here")
+    assert main([*words[:-1], str(tmp_path / "new"), "--results", str(page)]) == 1
+    assert name in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()

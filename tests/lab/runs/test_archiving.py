@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.lab.versions import evaluate_in_version
+from tests.lab.starting import evaluate_in_version
 
 from elign.lab.cli.main import main
 from elign.lab.runs.archiving import archive_run
@@ -51,14 +51,12 @@ def test_commands_show_a_copy_like_a_run(copy, tmp_path, capsys):
     assert "eli/oracle" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("command", [["resume"], ["evaluate"]])
+@pytest.mark.parametrize(
+    "command",
+    ["resume {0}", "evaluate {0} aligner.steps=4", "run {1} out={0}", "run {1} start_from={0} out={0}-next"],
+)
 def test_a_copy_is_not_resumed(quick, copy, command, capsys):
-    extra = ["aligner.steps=4"] if command == ["evaluate"] else []
-    assert main([*command, str(copy.path), *extra]) == 1
-    assert "holds results and no models" in capsys.readouterr().err
-    assert main(["run", *quick, f"out={copy.path}"]) == 1
-    assert "holds results and no models" in capsys.readouterr().err
-    assert main(["run", *quick, f"start_from={copy.path}", f"out={copy.path.parent / 'next'}"]) == 1
+    assert main(command.format(copy.path, " ".join(quick)).split()) == 1
     assert "holds results and no models" in capsys.readouterr().err
 
 

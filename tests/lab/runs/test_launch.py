@@ -1,5 +1,7 @@
 """Whole runs on the embedded digits: each learner, going on after interruptions, evaluations, wrong folders."""
 
+import importlib.util
+import io
 import json
 import shutil
 import subprocess
@@ -8,38 +10,21 @@ import sys
 import pytest
 import torch
 from rich.console import Console
-from tests.lab.starting import reevaluate, start
+from tests.lab.starting import QUIET, reevaluate, rows, start
 
 from elign import Voting
+from elign.lab.cli.main import main
 from elign.lab.config import ConfigError
-from elign.lab.runs import results as results_file
 from elign.lab.runs import run_dir
 from elign.lab.runs.experiment import Classification
-from elign.lab.runs.launch import open_run, resume_run
-from elign.lab.runs.results import read_results
-from elign.lab.runs.run_dir import RunDir, RunError
+from elign.lab.runs.launch import open_run, progress_text, resume_run, show_run
+from elign.lab.runs.run_dir import RunDir, RunError, read_results
 from elign.lab.storage import DamagedRunError
 from elign.lab.training.device import Precision
+from elign.lab.training.trainer import TrainingProgress
 
-QUICK = (
-    "data=digits",
-    "preset=smoke",
-    "protocol.first=4",
-    "protocol.increment=3",
-    "data.limit=30",
-    "train.first_epochs=4",
-    "train.epochs=3",
-    "train.batch_size=32",
-    "aligner.iterations=20",
-    "aligner.steps=5",
-)
-
-
-QUIET = Console(quiet=True)
-
-
-def rows(folder):
-    return read_results(folder.path / "results.jsonl").rows
+QUICK = ("data=digits", "preset=smoke", "protocol.first=4", "protocol.increment=3", "data.limit=30")
+QUICK += ("train.first_epochs=4", "train.epochs=3", "train.batch_size=32", "aligner.iterations=20", "aligner.steps=5")
 
 
 def accuracies(folder, method="base", classifier="fc"):
@@ -86,10 +71,9 @@ def test_without_exemplars_there_is_no_nearest_mean(tmp_path):
 
 def test_an_uninterrupted_run_loads_no_model_and_reads_no_results(tmp_path, monkeypatch):
     loads, reads = [], []
-    load, read = RunDir.load_model, results_file.read_results
+    load, read = RunDir.load_model, read_results
     monkeypatch.setattr(RunDir, "load_model", lambda self, number: loads.append(number) or load(self, number))
-    for module in (results_file, run_dir):
-        monkeypatch.setattr(module, "read_results", lambda path: reads.append(path) or read(path))
+    monkeypatch.setattr(run_dir, "read_results", lambda path: reads.append(path) or read(path))
     folder = start([*QUICK, "learner=icarl", f"out={tmp_path / 'run'}"])
     assert (loads, reads) == ([], [])
     shutil.rmtree(folder.task(2))
@@ -167,6 +151,9 @@ def test_a_run_that_is_killed_again_and_again_ends_with_the_same_numbers(tmp_pat
 
 
 def test_the_same_command_again_changes_nothing(undisturbed):
+    metadata = json.loads((undisturbed.path / "run.json").read_text())
+    assert (metadata["sizes"], len(metadata["classes"])) == ([4, 3, 3], 10)
+    assert (metadata["precision"], metadata["channels_last"], metadata["threads"]) == ("32", False, 1)
     before = {file: file.stat().st_mtime_ns for file in undisturbed.path.glob("**/model.safetensors")}
     # Settings that do not decide results may change.
     again = [*QUICK, "learner=aanet", f"out={undisturbed.path}", "data.data_dir=elsewhere"]
@@ -209,15 +196,9 @@ class TestStartFrom:
         assert rows(other) != rows(alone)
 
     def test_refuses_a_run_that_begins_otherwise_and_names_the_keys(self, tmp_path, undisturbed):
-        overrides = [
-            *QUICK,
-            "seed=4",
-            "train.momentum=0.8",
-            f"start_from={undisturbed.path}",
-            f"out={tmp_path / 'run'}",
-        ]
+        overrides = [*QUICK, "seed=4", "train.momentum=0.8", f"start_from={undisturbed.path}"]
         with pytest.raises(RunError, match=r"another first task: seed, train\.momentum differ"):
-            start(overrides)
+            start([*overrides, f"out={tmp_path / 'run'}"])
         assert not (tmp_path / "run").exists()
 
 
@@ -257,22 +238,13 @@ class TestEvaluation:
         with pytest.raises(RunError, match="name of one folder"):
             reevaluate(undisturbed, ["aligner.steps=2"], name=name)
 
-    def test_refuses_what_would_need_training(self, undisturbed):
+    def test_refuses_what_would_need_training_and_a_run_that_learned_nothing(self, tmp_path, undisturbed):
         with pytest.raises(ConfigError, match=r"train\.epochs cannot change"):
             reevaluate(undisturbed, ["train.epochs=9"])
-
-    def test_refuses_a_run_that_learned_nothing(self, tmp_path, undisturbed):
         empty = RunDir(tmp_path)
         empty.write_metadata(undisturbed.metadata())
         with pytest.raises(RunError, match="not learned a task yet"):
             reevaluate(empty, ["aligner.steps=4"])
-
-
-def test_run_json_says_what_was_run(undisturbed):
-    metadata = json.loads((undisturbed.path / "run.json").read_text())
-    assert metadata["sizes"] == [4, 3, 3]
-    assert (metadata["precision"], metadata["channels_last"], metadata["threads"]) == ("32", False, 1)
-    assert len(metadata["classes"]) == 10
 
 
 def test_a_run_of_version_0_1_resumes_with_the_precision_and_threads_it_recorded(tmp_path, undisturbed):
@@ -292,3 +264,48 @@ def test_a_run_of_version_0_1_resumes_with_the_precision_and_threads_it_recorded
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+def test_time_left_counts_from_where_the_training_went_on():
+    progress = TrainingProgress(1, 5, 8, 10, 10, 1.0, 0.5, 60.0, first_epoch=4)
+    assert progress_text(progress, 6) == "task 2/6  epoch 6/8  loss 1.000  accuracy 50.0 %  left in this task 0:01:00"
+
+
+def test_a_log_has_a_line_for_each_epoch_and_event():
+    stream = io.StringIO()
+    with show_run(Console(file=stream, width=200), 2) as display:
+        for step in (1, 2, 3):
+            display.show(TrainingProgress(0, 0, 2, step, 3, 1.0, 0.5, 1.0))
+        display.say("task 1: fitting")
+    lines = stream.getvalue().splitlines()
+    assert len(lines) == 2
+    assert lines[0].startswith("task 1/2  epoch 1/2")
+    assert lines[1] == "task 1: fitting"
+
+
+def test_a_terminal_keeps_one_line_up_to_date():
+    stream = io.StringIO()
+    with show_run(Console(file=stream, width=200, force_terminal=True), 2) as display:
+        display.say("task 1: fitting")
+        display.show(TrainingProgress(0, 0, 2, 1, 3, 1.0, 0.5, 1.0))
+    assert "epoch 1/2" in stream.getvalue()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("tensorboard") is None, reason="the extra tensorboard is not installed")
+def test_epochs_and_methods_are_on_the_board(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    assert main(["run", *QUICK, "--tensorboard", f"out={tmp_path / 'run'}"]) == 0
+    events = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
+    events.Reload()
+    names = set(events.Tags()["scalars"])
+    assert [event.step for event in events.Scalars("loss/task 1")] == [1, 2, 3, 4]
+    assert len(events.Scalars("training accuracy/task 2")) == 3
+    assert [event.step for event in events.Scalars("accuracy (fc)/base")] == [1, 2, 3]
+    assert {"old (fc)/eli oracle", "new (nearest-mean)/eli all"} <= names
+
+
+def test_without_tensorboard_the_message_says_what_to_install(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    assert main(["run", *QUICK, "--tensorboard", f"out={tmp_path / 'run'}"]) == 1
+    assert "elign[lab,tensorboard]" in capsys.readouterr().err

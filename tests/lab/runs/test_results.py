@@ -14,8 +14,7 @@ from tests.fuzzing import answer, damaged, fuzz
 
 from elign.lab.evaluation.metrics import Row, summarise
 from elign.lab.runs.experiment import benchmark_of
-from elign.lab.runs.results import JSON_NAME, Results, read_results, write_results
-from elign.lab.runs.run_dir import RunDir
+from elign.lab.runs.run_dir import JSON_NAME, Results, RunDir, read_results, write_results
 from elign.lab.storage import DamagedRunError
 
 METADATA = {"name": "a run", "seed": 3, "versions": {"torch": "2"}, "title": "täsk\u2028"}

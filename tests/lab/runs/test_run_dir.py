@@ -14,10 +14,9 @@ from tests.lab.starting import METADATA
 
 from elign.lab.cli.main import main
 from elign.lab.config import compose, describe
-from elign.lab.data.memory import Memory
+from elign.lab.data.scenario import Memory
 from elign.lab.evaluation.metrics import Row
-from elign.lab.runs.results import Results, read_results
-from elign.lab.runs.run_dir import RunDir, RunError, run_text
+from elign.lab.runs.run_dir import Results, RunDir, RunError, read_results, run_text
 from elign.lab.storage import DamagedRunError, write_object, write_tensors
 
 
@@ -193,6 +192,10 @@ def test_a_tensor_that_is_no_exemplar_is_named(whole_folder):
         whole_folder.load_model(0)
 
 
+def repair(folder):
+    folder.repair_results([folder.results(each) for each in range(folder.finished_tasks())])
+
+
 @pytest.mark.parametrize("name", ["results.jsonl", "results.csv", "task-00/results.csv"])
 @pytest.mark.parametrize("damage", ["missing", "cut", "changed"])
 def test_what_only_repeats_other_files_is_made_again(whole_folder, name, damage):
@@ -202,21 +205,18 @@ def test_what_only_repeats_other_files_is_made_again(whole_folder, name, damage)
         path.unlink()
     else:
         path.write_bytes(whole[:-5] if damage == "cut" else whole.replace(b"0.5", b"0.6"))
-    whole_folder.repair_results([whole_folder.results(each) for each in range(whole_folder.finished_tasks())])
+    repair(whole_folder)
     assert path.read_bytes() == whole
 
 
-def test_a_task_that_was_evaluated_right_before_a_kill_is_in_the_results(whole_folder):
+def test_a_task_that_was_evaluated_right_before_a_kill_is_in_the_results_and_whole_files_stay(whole_folder):
     whole_folder.write_task_results(1, results(2))
     assert len(read_results(whole_folder.path / "results.jsonl").tasks) == 1
-    whole_folder.repair_results([whole_folder.results(each) for each in range(whole_folder.finished_tasks())])
+    repair(whole_folder)
     assert len(read_results(whole_folder.path / "results.jsonl").tasks) == 2
-
-
-def test_results_that_are_whole_are_not_written_again(whole_folder):
     files = [*whole_folder.path.glob("**/results.*")]
     stamps = [file.stat().st_mtime_ns for file in files]
-    whole_folder.repair_results([whole_folder.results(each) for each in range(whole_folder.finished_tasks())])
+    repair(whole_folder)
     assert [file.stat().st_mtime_ns for file in files] == stamps
 
 

@@ -10,19 +10,18 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.lab.starting import start
+from tests.lab.starting import rows, start
 
 from elign.lab.cli.main import main
 from elign.lab.config.composition import ConfigError
 from elign.lab.learners import LEARNERS
 from elign.lab.runs.experiment import CLASSIFICATION
-from elign.lab.runs.results import read_results
-from elign.lab.runs.run_dir import RunDir
 from elign.lab.runs.sweeps import Resources, SweepTable, _check_room, do_run, plan_sweep, split_list
 
 QUICK = ("data=digits", "preset=smoke", "protocol.first=5", "protocol.increment=5", "data.limit=20")
@@ -81,11 +80,11 @@ def test_runs_know_learners_of_ones_own_and_take_over_each_others_first_tasks(tm
         """Nothing new but its name."""
 
     texts = [*QUICK, "learner=own,lucir", f"out={tmp_path}"]
-    with LEARNERS.temporary():
+    with patch.object(LEARNERS, "_found", dict(LEARNERS)):
         LEARNERS.add("own", Own)
         _, cells = plan_sweep(texts)
         own = LEARNERS.own()
-    with LEARNERS.temporary():
+    with patch.object(LEARNERS, "_found", dict(LEARNERS)):
         assert do_run(CLASSIFICATION, cells[0].settings, own) is None
         assert [cell.is_finished() for cell in plan_sweep(texts)[1]] == [True, False]
         assert do_run(CLASSIFICATION, cells[1].settings, own) is None
@@ -214,7 +213,7 @@ def test_an_interrupted_sweep_whose_worker_is_killed_and_a_run_fails_ends_with_t
     common = [word for word in QUICK if "first_epochs" not in word]
     common += ["train.first_epochs=30", "train.checkpoint_minutes=0", "train.threads=1", "learner=doubled"]
     arguments = [*common, "train.learning_rate=0.05,1e30", f"out={tmp_path / 'sweep'}"]
-    with LEARNERS.temporary():
+    with patch.object(LEARNERS, "_found", dict(LEARNERS)):
         exec(compile(OWN, "own", "exec"), {"__name__": "own"})
         healthy = [*common, "train.learning_rate=0.05"]
         _, (cell,) = plan_sweep([*healthy, f"out={tmp_path / 'sweep'}"])
@@ -248,7 +247,3 @@ def test_an_interrupted_sweep_whose_worker_is_killed_and_a_run_fails_ends_with_t
     out = capsys.readouterr().out
     assert "1 of them finished" in out
     assert "started" not in out
-
-
-def rows(folder: RunDir):
-    return read_results(folder.path / "results.jsonl").rows

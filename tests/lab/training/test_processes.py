@@ -12,16 +12,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from rich.console import Console
 from safetensors.torch import load_file
-from tests.lab.starting import start
+from tests.lab.starting import QUIET, rows, start
 
 from elign.lab.config import compose
 from elign.lab.evaluation.metrics import average_accuracy, curve
 from elign.lab.runs import experiment
 from elign.lab.runs.experiment import Classification
 from elign.lab.runs.launch import resume_run
-from elign.lab.runs.results import read_results
 from elign.lab.runs.run_dir import RunDir
 from elign.lab.training.device import Engine, LostProcessError, Precision, check_connection
 from elign.utils.errors import OptionError
@@ -48,10 +46,6 @@ def finish(process):
         process.terminate()  # torchrun ends its workers then
         raise
     return process.returncode, out, error
-
-
-def rows(folder):
-    return read_results(folder.path / "results.jsonl").rows
 
 
 def average(folder, method="base"):
@@ -148,7 +142,7 @@ def test_a_killed_process_ends_the_run_which_goes_on_with_as_many_or_fewer(tmp_p
     assert not folder.is_learned(1)
     shutil.copytree(folder.path, tmp_path / "fewer")
     fewer = RunDir(tmp_path / "fewer")
-    resume_run(fewer, Console(quiet=True))
+    resume_run(fewer, QUIET)
     assert average(fewer) == pytest.approx(average(one_process), abs=0.1)
     code, _, error = finish(torchrun("-m", "elign.lab.cli", "resume", folder.path))
     assert code == 0, error

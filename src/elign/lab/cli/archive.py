@@ -1,4 +1,10 @@
-"""`elign archive`: copies of runs without models, to keep or to publish."""
+"""Copy the results of runs without models, latents and paths of this machine: small enough to publish.
+
+Examples:
+  elign archive out/my-run --into published
+  elign archive out/reproduce/runs/* --into published/runs
+  elign show published/my-run                       list, report and reproduce (out=published) take archives, too
+"""
 
 from __future__ import annotations
 
@@ -11,20 +17,11 @@ from elign.lab.cli.main import say
 if TYPE_CHECKING:
     from rich.console import Console
 
-HELP = "copy the results of runs without models, latents and paths of this machine: small enough to publish"
-EXAMPLES = """examples:
-  elign archive out/my-run --into published
-  elign archive out/reproduce/runs/* --into published/runs
-  elign show published/my-run                       list, report and reproduce (out=published) take archives, too
-"""
-
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folders of runs, finished or not")
-    parser.add_argument(
-        "--into", type=Path, required=True, metavar="DIR", help="where each copy gets a folder of its run's name"
-    )
+    parser.add_argument("--into", type=Path, required=True, metavar="DIR", help="gets a folder of the name of each run")
 
 
 def run(args: argparse.Namespace, console: Console) -> None:

@@ -1,4 +1,10 @@
-"""`elign data`: which data sets there are, whether they are at hand, and what is in one."""
+"""List the data sets, or download one and show what is in it.
+
+Examples:
+  elign data                            all data sets: found, can be downloaded, or missing, and where they belong
+  elign data cifar100                   download CIFAR-100 if it is not there, then show its classes and sizes
+  elign data folder --path pictures     a folder of your own: train/CLASS/*.jpg and test/CLASS/*.jpg, or CLASS/*.jpg
+"""
 
 from __future__ import annotations
 
@@ -14,22 +20,13 @@ if TYPE_CHECKING:
     from elign.lab.data.base import Entry
 
 
-HELP = "list the data sets, or download one and show what is in it"
-EXAMPLES = """examples:
-  elign data                            all data sets: found, can be downloaded, or missing, and where they belong
-  elign data cifar100                   download CIFAR-100 if it is not there, then show its classes and sizes
-  elign data folder --path pictures     a folder of your own: train/CLASS/*.jpg and test/CLASS/*.jpg, or CLASS/*.jpg
-"""
-
 _SHOWN = 10
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     parser.add_argument("name", nargs="?", metavar="NAME", help="the data set to show (default: list them all)")
-    parser.add_argument(
-        "--data-dir", type=Path, help="where data sets are (default: $ELIGN_DATA, else the cache folder)"
-    )
+    parser.add_argument("--data-dir", type=Path, help="where data sets are (default: $ELIGN_DATA or the cache folder)")
     parser.add_argument("--path", type=Path, help="the data set's own folder, if it is a folder of pictures")
 
 

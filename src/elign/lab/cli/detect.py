@@ -1,4 +1,16 @@
-"""`elign detect`: incremental object detection, with the same commands as classification."""
+"""Incremental object detection: train a detector task by task, fit ELI on its regions, evaluate all methods.
+
+Examples:
+  elign detect run                                             iOD on scenes of digits, 5+5 classes (preset=small)
+  elign detect run learner=iod preset=smoke out=DIR            every code path, less than two minutes
+  elign detect run learner=ilod protocol=8+2
+  elign detect run learner=faster-ilod data=voc data.path=FOLDER protocol=16+15
+  elign detect resume DIR
+  elign detect evaluate DIR aligner.steps=60
+  elign detect show DIR
+
+'elign list', 'elign report' and the other commands take detection runs, too. Needs the extra 'detection'.
+"""
 
 from __future__ import annotations
 
@@ -12,21 +24,10 @@ from elign.lab.cli import run as run_command
 if TYPE_CHECKING:
     from rich.console import Console
 
-HELP = "incremental object detection: train a detector task by task, fit ELI on its regions, evaluate all methods"
-EXAMPLES = """examples:
-  elign detect run                                             iOD on scenes of digits, 5+5 classes (preset=small)
-  elign detect run learner=iod preset=smoke out=DIR            every code path, less than two minutes
-  elign detect run learner=ilod protocol=8+2
-  elign detect run learner=faster-ilod data=voc data.path=FOLDER protocol=16+15
-  elign detect resume DIR
-  elign detect evaluate DIR aligner.steps=60
-  elign detect show DIR
-
-'elign list', 'elign report' and the other commands take detection runs, too. Needs the extra 'detection'.
-"""
 _RUN = SimpleNamespace(
-    HELP="train an incremental detector, fit ELI after each task and evaluate all methods",
-    EXAMPLES="""examples:
+    __doc__="""Train an incremental detector, fit ELI after each task and evaluate all methods.
+
+Examples:
   elign detect run learner=iod preset=smoke out=DIR
   elign detect run learner=ore protocol=9+1 seed=1
 

@@ -1,4 +1,11 @@
-"""`elign evaluate`: evaluate the models of a run with other aligners, without training them again."""
+"""Fit other aligners to a run's models and evaluate it again; nothing is trained, so it takes seconds.
+
+Examples:
+  elign evaluate out/my-run aligner.steps=60
+  elign evaluate out/my-run aligner.hidden=[] --name linear
+  elign evaluate out/my-run aligner=logits
+  elign evaluate out/my-run aligner.mixup=0.3 aligner.passes=2
+"""
 
 from __future__ import annotations
 
@@ -8,14 +15,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-HELP = "fit other aligners to a run's models and evaluate it again; nothing is trained, so it takes seconds"
-EXAMPLES = """examples:
-  elign evaluate out/my-run aligner.steps=60
-  elign evaluate out/my-run aligner.hidden=[] --name linear
-  elign evaluate out/my-run aligner=logits
-  elign evaluate out/my-run aligner.mixup=0.3 aligner.passes=2
-"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,14 @@
-"""`elign export`: a saved repair, classifier or aligner as a file that runs without elign."""
+"""Write a saved repair, classifier or aligner as ONNX, or for torch.export.
+
+What is written takes latents: the input of the model's head. An aligner returns aligned latents. A repair
+or a classifier returns a score for each class; where it asks for the logits of the model's head, these
+are a second input. To export a whole model, from images to logits, use repair.export(...) in Python.
+
+Examples:
+  elign export repair.safetensors repair.onnx
+  elign export classifier.safetensors classifier.pt2
+  elign export aligner.safetensors aligner.onnx --gate gate.safetensors
+"""
 
 from __future__ import annotations
 
@@ -14,16 +24,6 @@ if TYPE_CHECKING:
     from elign import Gate
     from elign.utils.fitted import FittedModule
 
-HELP = "write a saved repair, classifier or aligner as ONNX, or for torch.export"
-EXAMPLES = """What is written takes latents: the input of the model's head. An aligner returns aligned latents. A repair
-or a classifier returns a score for each class; where it asks for the logits of the model's head, these
-are a second input. To export a whole model, from images to logits, use repair.export(...) in Python.
-
-examples:
-  elign export repair.safetensors repair.onnx
-  elign export classifier.safetensors classifier.pt2
-  elign export aligner.safetensors aligner.onnx --gate gate.safetensors
-"""
 
 _FORMATS = {".onnx": "onnx", ".pt2": "torch"}
 

@@ -1,4 +1,9 @@
-"""`elign list`: the runs in a folder, how far they are, and the methods that evaluate them."""
+"""List the runs in a folder: what they are, how far they are, what they reached; without a folder, all methods, too.
+
+Examples:
+  elign list                the runs in out, and every method with what it does
+  elign list out/sweep      the runs in another folder
+"""
 
 from __future__ import annotations
 
@@ -11,14 +16,6 @@ from elign.lab.cli.main import say
 if TYPE_CHECKING:
     from rich.console import Console
 
-HELP = (
-    "list the runs in a folder: what they are, how far they are, what they reached; without a folder, all methods, too"
-)
-EXAMPLES = """examples:
-  elign list                the runs in out, and every method with what it does
-  elign list out/sweep      the runs in another folder
-"""
-
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
@@ -27,26 +24,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> None:
     """Print a table of runs, and one of methods unless a folder was given."""
-    from elign.lab.evaluation.methods import METHODS, marked
-    from elign.lab.report.table import Column, Table
-
-    if args.folder and not args.folder.is_dir():
-        raise FileNotFoundError(f"there is no folder {args.folder}; runs are in 'out' unless out=DIR said otherwise")
-    _list_runs(args.folder or Path("out"), console)
-    if args.folder is None:
-        table = Table("Methods", ["method", Column("what it is", "left")], footnotes=["† uses test labels"])
-        for name, method in METHODS.items():
-            table.add(marked(name), method.text, group=method.group, style="soft" if method.uses_labels else "")
-        console.print(table.to_rich())
-
-
-def _list_runs(root: Path, console: Console) -> None:
-    from elign.lab.evaluation.methods import DEFAULT
+    from elign.lab.evaluation.methods import DEFAULT, METHODS, marked
     from elign.lab.evaluation.metrics import HEAD, summarise
     from elign.lab.report.table import Column, Table
     from elign.lab.runs.run_dir import RunDir, protocol_text
     from elign.utils.errors import ElignError
 
+    root = args.folder or Path("out")
+    if args.folder and not root.is_dir():
+        raise FileNotFoundError(f"there is no folder {root}; runs are in 'out' unless out=DIR said otherwise")
     shown = ("base", DEFAULT, "eli/oracle")
     note = (
         "Average accuracy (of detectors: mean average precision) over tasks in %, the first included. "
@@ -78,3 +64,8 @@ def _list_runs(root: Path, console: Console) -> None:
         say(console, "These runs were evaluated by different versions; 'elign show RUN' says which ones compare.")
     for problem in problems:
         say(console, problem)
+    if args.folder is None:
+        table = Table("Methods", ["method", Column("what it is", "left")], footnotes=["† uses test labels"])
+        for name, method in METHODS.items():
+            table.add(marked(name), method.text, group=method.group, style="soft" if method.uses_labels else "")
+        console.print(table.to_rich())

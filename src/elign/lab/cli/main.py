@@ -13,7 +13,6 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from elign import __version__
@@ -22,8 +21,11 @@ from elign.utils.errors import ElignError
 if TYPE_CHECKING:
     from rich.console import Console
 
-_RUNS = ("run", "resume", "evaluate", "list", "show", "report", "archive", "reproduce", "sweep", "detect")
-COMMANDS = ("remember", "repair", "doctor", *_RUNS, "export", "data", "toy")
+COMMANDS = (
+    *("remember", "repair", "doctor"),
+    *("run", "resume", "evaluate", "list", "show", "report", "archive", "reproduce", "sweep", "detect"),
+    *("export", "data", "toy"),
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -65,7 +67,7 @@ def _complain(text: str) -> None:
     print(f"elign: {text}", file=sys.stderr)
 
 
-def _command(name: str) -> ModuleType:
+def _command(name: str) -> Any:
     return importlib.import_module(f"elign.lab.cli.{name}")
 
 
@@ -85,11 +87,12 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     return args
 
 
-def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, module: ModuleType) -> None:
-    """Add a parser for the command of a module."""
+def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, module: Any) -> None:
+    """Add a parser for the command of a module, whose docstring is the help."""
+    # `python -OO` drops docstrings.
+    first, _, rest = (module.__doc__ or f"See the documentation of elign {name}.").partition("\n\n")
     raw = argparse.RawDescriptionHelpFormatter
-    texts = {"help": module.HELP, "description": module.HELP, "epilog": module.EXAMPLES}
-    module.add_options(commands.add_parser(name, formatter_class=raw, **texts))
+    module.add_options(commands.add_parser(name, help=first, description=first, epilog=rest, formatter_class=raw))
 
 
 def _full_disk(error: Exception) -> str:

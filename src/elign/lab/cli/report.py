@@ -1,4 +1,13 @@
-"""`elign report`: runs as one HTML page, as tables for a paper, or as figures."""
+"""Make one self-contained HTML page of runs, seeds averaged and experiments compared; or tables and figures.
+
+Examples:
+  elign report                                          all runs below out/, to out/report.html
+  elign report out/seed0 out/seed1 --out page.html      two seeds of one experiment, averaged
+  elign report out/icarl out/lucir                      two experiments, compared
+  elign report out/my-run out/my-run/evaluations/linear a run beside another evaluation of it
+  elign report out/my-run --format latex                tables to the terminal: markdown, latex or csv
+  elign report out/my-run --figures figures             PNG, PDF and SVG of the main figures
+"""
 
 from __future__ import annotations
 
@@ -11,22 +20,13 @@ from elign.lab.cli.main import check_folder, say
 if TYPE_CHECKING:
     from rich.console import Console
 
-HELP = "make one self-contained HTML page of runs, seeds averaged and experiments compared; or tables and figures"
-EXAMPLES = """examples:
-  elign report                                          all runs below out/, to out/report.html
-  elign report out/seed0 out/seed1 --out page.html      two seeds of one experiment, averaged
-  elign report out/icarl out/lucir                      two experiments, compared
-  elign report out/my-run out/my-run/evaluations/linear a run beside another evaluation of it
-  elign report out/my-run --format latex                tables to the terminal: markdown, latex or csv
-  elign report out/my-run --figures figures             PNG, PDF and SVG of the main figures
-"""
 RUNS = Path("out")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     parser.add_argument(
-        "runs", type=Path, nargs="*", metavar="RUN", help=f"folders of runs, or of several runs (default: {RUNS})"
+        "runs", type=Path, nargs="*", metavar="RUN", help=f"folders of one or several runs (default: {RUNS})"
     )
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="the file to write (default: report.html with the runs)"
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace, console: Console) -> None:
             path = write_run_report(experiments, args.out or _default(args.runs), problems=problems, tell=status.update)
         say(console, f"Report: {path}")
     else:
-        from elign.lab.report.tables import FORMATS
+        from elign.lab.report.run_groups import FORMATS
 
         text = FORMATS[args.format](experiments)
         if args.out:

@@ -1,22 +1,6 @@
-"""`elign reproduce`: the tables and figures of the paper, at any scale, beside the printed numbers."""
+"""Make the paper's tables and ablations at any scale, with the printed numbers beside the measured ones.
 
-from __future__ import annotations
-
-import argparse
-from copy import copy
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-from elign.lab.cli.main import check_folder, say
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from elign.lab.paper.plan import Plan
-    from elign.lab.report.table import Table
-
-HELP = "make the paper's tables and ablations at any scale, with the printed numbers beside the measured ones"
-EXAMPLES = """examples:
+Examples:
   elign reproduce langevin preset=smoke                             every code path in seconds, on the embedded digits
   elign reproduce table1 data=cifar100 protocol=half-5,equal-5 --plan
   elign reproduce table1 data=cifar100 learner=icarl seeds=3 out=DIR
@@ -33,17 +17,28 @@ Runs are kept below out (default: out/reproduce) in runs/ and are shared by all 
 skipped, and the same command resumes after an interruption.
 """
 
+from __future__ import annotations
+
+import argparse
+from copy import copy
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from elign.lab.cli.main import check_folder, say
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from elign.lab.paper.plan import Plan
+    from elign.lab.report.table import Table
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     parser.add_argument("overrides", nargs="*", metavar="NAME|key=value", help="what to reproduce, and at which scale")
     parser.add_argument("--plan", action="store_true", help="show what would run and about how long, and run nothing")
-    parser.add_argument(
-        "--results",
-        type=Path,
-        metavar="FILE",
-        help="also write each table into this markdown page, section reproduce-NAME-PRESET",
-    )
+    section = "also write each table into this markdown page, section reproduce-NAME-PRESET"
+    parser.add_argument("--results", type=Path, metavar="FILE", help=section)
     parser.add_argument("--section", metavar="NAME", help="another section of that page, for a single table")
 
 

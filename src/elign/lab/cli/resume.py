@@ -1,4 +1,8 @@
-"""`elign resume`: resume a run that was interrupted."""
+"""Resume a run that was interrupted; the result is the same as without the interruption.
+
+Examples:
+  elign resume out/my-run
+"""
 
 from __future__ import annotations
 
@@ -9,18 +13,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console
 
-HELP = "resume a run that was interrupted; the result is the same as without the interruption"
-EXAMPLES = """examples:
-  elign resume out/my-run
-"""
-
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     parser.add_argument("run", type=Path, metavar="RUN", help="the folder of the run")
-    parser.add_argument(
-        "--tensorboard", action="store_true", help="also write files for TensorBoard (extra 'tensorboard')"
-    )
+    parser.add_argument("--tensorboard", action="store_true", help="also write TensorBoard files (extra 'tensorboard')")
 
 
 def run(args: argparse.Namespace, console: Console) -> None:

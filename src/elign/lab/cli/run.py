@@ -1,18 +1,6 @@
-"""`elign run`: train an incremental learner, fit ELI after each task, evaluate it with all methods."""
+"""Train a class-incremental learner, fit ELI after each task and evaluate all methods.
 
-from __future__ import annotations
-
-import argparse
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from elign.lab.cli.main import check_folder, say
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-HELP = "train a class-incremental learner, fit ELI after each task and evaluate all methods"
-EXAMPLES = """examples:
+Examples:
   elign run                                                       iCaRL on the embedded digits, well under a minute
   elign run learner=lucir data=digits preset=smoke out=DIR
   elign run learner=icarl data=cifar100 protocol=half-5           tens of minutes on a CPU (preset=small)
@@ -25,13 +13,22 @@ keys: learner, data, protocol, model, train, memory, aligner, preset, seed, out,
 interrupted, and so does 'elign resume'.
 """
 
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from elign.lab.cli.main import check_folder, say
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="what to run; see below")
-    parser.add_argument(
-        "--tensorboard", action="store_true", help="also write files for TensorBoard (extra 'tensorboard')"
-    )
+    parser.add_argument("--tensorboard", action="store_true", help="also write TensorBoard files (extra 'tensorboard')")
     parser.add_argument("--keys", action="store_true", help="show all keys and their values, and run nothing")
 
 

@@ -1,11 +1,17 @@
-"""`elign show`: the results of runs, all methods; several runs of one experiment as mean and deviation."""
+"""Show the results of a run, each method beside its baselines; several runs (seeds) as mean and deviation.
+
+Examples:
+  elign show out/my-run
+  elign show out/my-run --classifier nearest-mean
+  elign show out/seed0 out/seed1 out/seed2 --markdown docs/results.md --section half-5-icarl
+"""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from elign.lab.cli.main import say
 
@@ -14,13 +20,6 @@ if TYPE_CHECKING:
 
     from elign.lab.report.run_groups import RunGroup
     from elign.lab.runs.run_dir import RunDir
-
-HELP = "show the results of a run, each method beside its baselines; several runs (seeds) as mean and deviation"
-EXAMPLES = """examples:
-  elign show out/my-run
-  elign show out/my-run --classifier nearest-mean
-  elign show out/seed0 out/seed1 out/seed2 --markdown docs/results.md --section half-5-icarl
-"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -42,9 +41,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, console: Console) -> None:
     """Print the table."""
     from elign.lab.evaluation.metrics import HEAD
-    from elign.lab.report.run_groups import RunGroup
+    from elign.lab.report.run_groups import (
+        NEAREST_MEAN,
+        RunGroup,
+        detection_tables,
+        methods_table,
+        metric_notes,
+        task_tables,
+    )
     from elign.lab.report.table import around_section, update_section
-    from elign.lab.report.tables import NEAREST_MEAN, detection_tables, methods_table, metric_notes, task_tables
     from elign.lab.runs.run_dir import RunDir, run_text
 
     folders = [RunDir(path) for path in args.runs]
@@ -64,51 +69,14 @@ def run(args: argparse.Namespace, console: Console) -> None:
 
 
 def print_runs(folders: Sequence[RunDir], console: Console, *, classifiers: Sequence[str] = ()) -> RunGroup:
-    """Print the table of runs of one experiment, with the model's own head unless other classifiers are given.
-
-    Raises:
-        RunError: They are not of one experiment, or have no results yet.
-    """
+    """Print the table of runs of one experiment, with the model's own head unless other classifiers are given."""
     from elign.lab.evaluation.metrics import HEAD
-    from elign.lab.report.run_groups import RunGroup, read_run
-    from elign.lab.report.tables import methods_table
-    from elign.lab.runs.experiment import version_note
-    from elign.lab.runs.run_dir import RunError, resume_command, run_text
+    from elign.lab.report.run_groups import methods_table, read_seeds
 
-    _check_alike([folder.metadata() for folder in folders])
-    runs = [read_run(folder) for folder in folders]
-    for run in runs:
-        if not run.rows:
-            command = resume_command(run.folder, run.metadata)
-            raise RunError(f"{run.folder.path} has no results yet; '{command}' resumes it")
-    done = {len(run.tasks) for run in runs}
-    if len(done) > 1:
-        raise RunError(f"these runs have finished different numbers of tasks: {sorted(done)}")
-    title = f"{run_text(runs[0].metadata)}, {done.pop()} of {len(runs[0].metadata['sizes'])} tasks"
-    notes = filter(None, (version_note(run.folder, run.metadata, run.tasks) for run in runs))
-    group = RunGroup(title, tuple(runs), tuple(f"Note: {sentence}." for sentence in notes))
-    console.print(methods_table(group, classifiers or HEAD, title=title).to_rich())
+    group = read_seeds(folders)
+    console.print(methods_table(group, classifiers or HEAD, title=group.name).to_rich())
     for folder in folders:
         say(console, f"Results: {', '.join(map(str, folder.result_files() or [folder.path]))}")
     for note in group.remarks:
         say(console, note)
     return group
-
-
-def _check_alike(runs: Sequence[dict[str, Any]]) -> None:
-    """Refuse to average runs that differ in more than their seeds."""
-    from elign.lab.config import flatten
-    from elign.lab.runs.experiment import benchmark_of
-    from elign.lab.runs.run_dir import RunError
-
-    benchmarks = [benchmark_of(metadata) for metadata in runs]
-    if len(set(benchmarks)) > 1:
-        raise RunError("these are runs of different experiments: some classify images, others detect objects")
-    configs = [benchmarks[0].from_dict(metadata["config"]) for metadata in runs]
-    flat = [flatten(config.replace(seed=0)) for config in configs]
-    different = {key for other in flat[1:] for key in flat[0] | other if flat[0].get(key) != other.get(key)}
-    if different:
-        raise RunError(f"these are runs of different experiments: they differ in {', '.join(sorted(different))}")
-    seeds = [config.seed for config in configs]
-    if len(set(seeds)) < len(seeds):
-        raise RunError(f"these runs have equal seeds ({', '.join(map(str, seeds))}), so there is no deviation to show")

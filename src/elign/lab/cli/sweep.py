@@ -1,4 +1,16 @@
-"""`elign sweep`: many runs side by side, on this machine or on a Ray cluster."""
+"""Do many runs side by side with Ray: every combination of the values that are given.
+
+Examples:
+  elign sweep learner=icarl,lucir seed=0,1,2 data=digits preset=smoke --plan     what would run
+  elign sweep learner=icarl,lucir,aanet seed=0,1,2 data=cifar100 protocol=half-5 --cpus 2
+  elign sweep data=cifar100 preset=paper learner=icarl,lucir protocol=half-5,half-10 --cpus 8 --gpus 1 --address auto
+  elign sweep --benchmark detection learner=finetune,ilod,iod preset=smoke out=DIR
+
+keys: as of 'elign run' or, with --benchmark detection, 'elign detect run', with commas between values; a comma in
+brackets belongs to a value (aligner.hidden=[64,64],[]). out is the folder of the sweep (default: out/sweep); its runs
+are below it in runs/, and 'elign list', 'elign show' and 'elign report' take them. A run that dies is started again
+and resumes; the same command resumes what is not finished. Needs the extra 'ray'.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +23,6 @@ from elign.lab.cli.main import at_least, check_folder, say
 if TYPE_CHECKING:
     from rich.console import Console
 
-HELP = "do many runs side by side with Ray: every combination of the values that are given"
-EXAMPLES = """examples:
-  elign sweep learner=icarl,lucir seed=0,1,2 data=digits preset=smoke --plan     what would run
-  elign sweep learner=icarl,lucir,aanet seed=0,1,2 data=cifar100 protocol=half-5 --cpus 2
-  elign sweep data=cifar100 preset=paper learner=icarl,lucir protocol=half-5,half-10 --cpus 8 --gpus 1 --address auto
-  elign sweep --benchmark detection learner=finetune,ilod,iod preset=smoke out=DIR
-
-keys: as of 'elign run' or, with --benchmark detection, 'elign detect run', with commas between values; a comma in
-brackets belongs to a value (aligner.hidden=[64,64],[]). out is the folder of the sweep (default: out/sweep); its runs
-are below it in runs/, and 'elign list', 'elign show' and 'elign report' take them. A run that dies is started again
-and resumes; the same command resumes what is not finished. Needs the extra 'ray'.
-"""
-
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
@@ -34,18 +33,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--cpus", type=at_least(1), default=1, metavar="N", help="processors and threads of each run (default: 1)"
     )
     parser.add_argument(
-        "--gpus",
-        type=at_least(0, float),
-        default=0.0,
-        metavar="N",
-        help="GPUs of each run, 0.5: two share one (default: 0)",
+        "--gpus", type=at_least(0, float), default=0.0, metavar="N", help="of each run, 0.5: two share one (default: 0)"
     )
     parser.add_argument(
-        "--retries",
-        type=at_least(0),
-        default=3,
-        metavar="N",
-        help="how often to start a run that dies again (default: 3)",
+        "--retries", type=at_least(0), default=3, metavar="N", help="starts of a run after it died (default: 3)"
     )
     parser.add_argument("--address", help="of a Ray cluster, or 'auto' (default: Ray on this machine alone)")
     parser.add_argument("--plan", action="store_true", help="show the runs and what is done already, and run nothing")

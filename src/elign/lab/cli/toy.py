@@ -1,4 +1,12 @@
-"""`elign toy`: the two-task experiment of the paper's Section 3.3, with its report."""
+"""Watch a model forget and remember: the paper's two-task experiment, with its baselines and an HTML report.
+
+Examples:
+  elign toy                                            embedded digits, about a minute, no download
+  elign toy --data mnist --latent-dim 32               the paper's experiment on MNIST
+  elign toy --data mnist --latent-dim 512 --heads trained --seeds 3
+
+Each seed is a run in a folder of its own: 'elign show', 'elign report' and the same command again read them.
+"""
 
 from __future__ import annotations
 
@@ -11,24 +19,13 @@ from elign.lab.cli.main import at_least, check_folder, say
 if TYPE_CHECKING:
     from rich.console import Console
 
-HELP = "watch a model forget and remember: the paper's two-task experiment, with its baselines and an HTML report"
-EXAMPLES = """examples:
-  elign toy                                            embedded digits, about a minute, no download
-  elign toy --data mnist --latent-dim 32               the paper's experiment on MNIST
-  elign toy --data mnist --latent-dim 512 --heads trained --seeds 3
-
-Each seed is a run in a folder of its own: 'elign show', 'elign report' and the same command again read them.
-"""
-
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     parser.add_argument(
-        "--data", choices=("digits", "mnist", "fashion-mnist"), default="digits", help="data set (default: digits)"
+        "--data", choices=("digits", "mnist", "fashion-mnist"), default="digits", help="(default: digits)"
     )
-    parser.add_argument(
-        "--data-dir", type=Path, help="where data sets are (default: $ELIGN_DATA, else the cache folder)"
-    )
+    parser.add_argument("--data-dir", type=Path, help="where data sets are (default: $ELIGN_DATA or the cache folder)")
     parser.add_argument("--latent-dim", type=at_least(1), default=32, help="latent dimension (default: 32)")
     parser.add_argument(
         "--heads",

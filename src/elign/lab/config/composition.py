@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Generic, Self, TypeVar
+from typing import Annotated, Any, Generic, Self, TypeVar
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -139,7 +139,6 @@ class ConfigTree(Generic[_Config]):
     registries: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     implied: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    paths: ClassVar[tuple[str, ...]] = PATHS
 
     @property
     def sections(self) -> dict[str, type[Section]]:

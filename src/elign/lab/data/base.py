@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import socket
 import stat
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import platformdirs
 import torch
@@ -39,12 +40,7 @@ DOWNLOAD_AGAIN = f"{GOOD_COPY}, or remove it so that it is downloaded again"
 class DamagedFileError(DataError):
     """The content of a file is not what it must be; `remedy` says what the user can do about it."""
 
-    def __init__(
-        self,
-        path: Path | str,
-        problem: str,
-        remedy: str = DOWNLOAD_AGAIN,
-    ) -> None:
+    def __init__(self, path: Path | str, problem: str, remedy: str = DOWNLOAD_AGAIN) -> None:
         # The arguments go to Exception unchanged so that the error survives pickling between processes.
         super().__init__(path, problem, remedy)
         self.path, self.problem, self.remedy = path, problem, remedy
@@ -124,7 +120,7 @@ def download(dataset: str, root: Path, folder: Path, files: Sequence[str], fetch
         socket.setdefaulttimeout(before)
 
 
-class Split(Protocol):
+class Split(ABC):
     """The training or the test images of a data set, in a fixed order; a row is a position in that order."""
 
     labels: Tensor
@@ -141,7 +137,22 @@ class Split(Protocol):
         Yields:
             Normalised images, `float32` (B, C, H, W), and their labels, `int64` (B,), both on the CPU.
         """
-        ...
+        check_rows(rows, len(self.labels), size)
+        return self._batches(rows.cpu(), size, augment)
+
+    @abstractmethod
+    def _batches(self, rows: Tensor, size: int, augment: int | None) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the batches; the arguments are checked."""
+
+
+def check_rows(rows: Tensor, count: int, size: int) -> None:
+    """Raise `ValueError` or `IndexError` for rows of `count` images, or a batch size, that cannot be served."""
+    if rows.dtype != torch.int64 or rows.ndim != 1:
+        raise ValueError(f"rows must be an int64 (M,), not {rows.dtype} {tuple(rows.shape)}")
+    if size < 1:
+        raise ValueError(f"size must be at least 1, not {size}")
+    if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < count:
+        raise IndexError(f"rows must lie in 0..{count - 1}, not {int(rows.min())}..{int(rows.max())}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,30 +232,13 @@ def channel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, 
     return tuple(means), tuple(deviations)
 
 
-def check_rows(rows: Tensor, count: int, size: int) -> None:
-    """Raise `ValueError` or `IndexError` for rows of `count` images, or a batch size, that cannot be served."""
-    if rows.dtype != torch.int64 or rows.ndim != 1:
-        raise ValueError(f"rows must be an int64 (M,), not {rows.dtype} {tuple(rows.shape)}")
-    if size < 1:
-        raise ValueError(f"size must be at least 1, not {size}")
-    if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < count:
-        raise IndexError(f"rows must lie in 0..{count - 1}, not {int(rows.min())}..{int(rows.max())}")
-
-
-class MemorySplit:
+class MemorySplit(Split):
     """A `Split` of `uint8` images in memory, augmented a batch at a time.
 
     Augmentation is that of the published CIFAR experiments: the image, with a black border of `crop_padding` pixels
     around it, is cropped back to its size at a random position, then mirrored with probability 1/2. All choices are
     independent and uniform, and those of the n-th image of a pass do not depend on the size of its batches.
-
-    Args:
-        images: `uint8` images, (N, C, H, W).
-        labels: Class of each, `int64` (N,).
-        mean: Mean of each channel, for pixels in 0..1; `std` likewise.
-        std: Standard deviation of each channel.
-        crop_padding: Width of the border; 0 for no random crop.
-        flip: Whether images are mirrored at random.
+    `flip=False` mirrors none. Mean and deviation of each channel are those of pixels in 0..1.
     """
 
     def __init__(
@@ -262,11 +256,6 @@ class MemorySplit:
         self._normalise = Normalise(mean, std)
         self.labels = labels
         self._images, self._padding, self._flip = images, crop_padding, flip
-
-    def batches(self, rows: Tensor, *, size: int, augment: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield batches of the images in these rows; see `Split`."""
-        check_rows(rows, len(self.labels), size)
-        return self._batches(rows.cpu(), size, augment)
 
     def _batches(self, rows: Tensor, size: int, augment: int | None) -> Iterator[tuple[Tensor, Tensor]]:
         corners = mirrored = torch.empty(0)
@@ -333,7 +322,7 @@ class OpenOptions:
                 raise DataError(f"{option} must be at least {least}, not {value}.")
 
 
-class DatasetSource:
+class DatasetSource(ABC):
     """A data set that the bench knows by name: where its files are, and how they become a `Dataset`.
 
     Subclass `MemorySource` or `elign.lab.data.folders.FolderSource`, and register the class with `DATASETS`.
@@ -355,9 +344,9 @@ class DatasetSource:
         """Return the first of its folders that holds its files, or None; nothing is read."""
         return next((root / folder for folder in self.folders if (root / folder).is_dir()), None)
 
+    @abstractmethod
     def open(self, options: OpenOptions) -> Dataset:
         """Open it; raise `DataError` if an option does not fit, or the data set cannot be had."""
-        raise NotImplementedError
 
 
 DATASETS: Registry[type[DatasetSource]] = registry.DATASETS
@@ -406,10 +395,16 @@ class MemorySource(DatasetSource):
 
     def in_memory(self, data: ImageData, options: OpenOptions) -> Dataset:
         """Order the classes, apply the size of images and the limit, and make the splits."""
-        factor = self._shrinkage(data, options.image_size)
+        height, width = data.train_images.shape[-2:]
+        side = options.image_size or width
+        if options.image_size is not None and (height != width or width % side):
+            raise DataError(
+                f"{self.name} has pictures of {height} x {width} pixels: image_size must divide that, not be {side}."
+            )
+        factor = width // side  # so many pixels of a row become one
         order = class_order(len(data.classes), seed=options.order_seed)
         rank = torch.tensor(order).argsort()  # of a permutation: its inverse
-        images, labels = _shrink(data.train_images, factor), rank[data.train_labels]
+        images, labels = _shrunk(data.train_images, factor), rank[data.train_labels]
         padding = -(-self.crop_padding // factor)
         # Before the limit: a trial on fewer images sees them as the full run does.
         mean, std = (self.mean, self.std) if self.mean and self.std else channel_statistics(images)
@@ -425,22 +420,11 @@ class MemorySource(DatasetSource):
             classes=tuple(data.classes[label] for label in order),
             image_shape=tuple(images.shape[1:]),  # type: ignore[arg-type]
             train=split(images, labels),
-            test=split(_shrink(data.test_images, factor), rank[data.test_labels]),
+            test=split(_shrunk(data.test_images, factor), rank[data.test_labels]),
         )
 
-    def _shrinkage(self, data: ImageData, size: int | None) -> int:
-        """Return how many pixels of a row become one."""
-        height, width = data.train_images.shape[-2:]
-        if size is None:
-            return 1
-        if height != width or width % size:
-            raise DataError(
-                f"{self.name} has pictures of {height} x {width} pixels: image_size must divide that, not be {size}."
-            )
-        return int(width // size)
 
-
-def _shrink(images: Tensor, factor: int) -> Tensor:
+def _shrunk(images: Tensor, factor: int) -> Tensor:
     """Return 8-bit images with each block of factor x factor pixels replaced by its mean."""
     if factor == 1:
         return images
@@ -499,29 +483,29 @@ def load_dataset(name: str, *, data_dir: Path | str | None = None) -> ImageData:
 _root = data_dir  # by this name in functions that have an argument `data_dir`
 
 
-@dataclass(frozen=True)
-class Entry:
+Status = Literal["found", "can be downloaded", "missing", "give its path"]
+
+
+class Entry(NamedTuple):
     """Whether the files of a data set are there; nothing says that they are good."""
 
     name: str
     classes: int | None
     """How many; None if only its files tell."""
-    status: Literal["found", "can be downloaded", "missing", "give its path"]
+    status: Status
     places: tuple[Path, ...]
     """Where it is looked for; once it is found, where it is. Empty if it needs no place."""
 
 
 def catalogue(data_dir: Path | str | None = None) -> tuple[Entry, ...]:
     """Return an entry for each of `DATASETS`; no data set is loaded."""
-    root = _root(data_dir)
-    return tuple(_entry(source(name), root) for name, source in DATASETS.items())
-
-
-def _entry(source: DatasetSource, root: Path) -> Entry:
-    name, classes, found = source.name, source.class_count, source.find(root)
-    if not source.folders:
-        return Entry(name, classes, "give its path" if classes is None else "found", ())
-    if found is not None:
-        return Entry(name, classes, "found", (found,))
-    places = tuple(root / folder for folder in source.folders)
-    return Entry(name, classes, "can be downloaded" if source.downloads else "missing", places)
+    root, entries = _root(data_dir), []
+    for name, source_class in DATASETS.items():
+        source = source_class(name)
+        found = source.find(root)
+        status: Status = "found" if found else "can be downloaded" if source.downloads else "missing"
+        places = (found,) if found else tuple(root / folder for folder in source.folders)
+        if not source.folders:
+            status, places = "give its path" if source.class_count is None else "found", ()
+        entries.append(Entry(name, source.class_count, status, places))
+    return tuple(entries)

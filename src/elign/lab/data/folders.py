@@ -113,6 +113,8 @@ class FolderSource(DatasetSource):
     """The layout in words."""
     test_folders: ClassVar[tuple[str, ...]] = ("val",)
     """Names of the test folder; the first that is there counts."""
+    may_be_partial: ClassVar[bool] = False
+    """Whether a folder given by its path may have some of the classes only."""
 
     def files(self, path: Path | None, root: Path) -> ImageFolders:
         """List the pictures: class after class, each in the order of its file names.
@@ -120,9 +122,7 @@ class FolderSource(DatasetSource):
         Test pictures are in class folders like the training pictures, or all in one folder with a file that says the
         class of each: `val_annotations.txt` in it (Tiny-ImageNet) or `LOC_val_solution.csv` beside it (ImageNet).
 
-        Args:
-            path: The data set's own folder, if it is not in the data folder.
-            root: The data folder.
+        It is in its own folder `path`, or in the data folder `root`.
 
         Raises:
             DatasetNotFoundError: The data set is not there.
@@ -145,7 +145,7 @@ class FolderSource(DatasetSource):
         classes = self.choose(available)
         if not classes:
             raise self._wrong(train, "it has no class folders")
-        if self.class_count not in (None, len(classes)) and not self.may_be_partial(path):
+        if self.class_count not in (None, len(classes)) and not (self.may_be_partial and path):
             raise self._wrong(train, f"it has {len(available)} classes, and {self.name} has {self.class_count}")
         return ImageFolders(
             classes=classes,
@@ -156,10 +156,6 @@ class FolderSource(DatasetSource):
     def choose(self, available: tuple[str, ...]) -> tuple[str, ...]:
         """Choose the classes among those in the folder; here all."""
         return available
-
-    def may_be_partial(self, path: Path | None) -> bool:
-        """Whether some classes may be missing."""
-        return False
 
     def open(self, options: OpenOptions) -> Dataset:
         """Open it; see `DatasetSource`."""
@@ -275,17 +271,14 @@ class ImageNet100(FolderSource):
 
 @DATASETS.register("tiny-imagenet")
 class TinyImageNet(FolderSource):
-    """200 classes of ImageNet at 64 x 64, in memory; a folder given by its path may have some of the classes only."""
+    """200 classes of ImageNet at 64 x 64, in memory."""
 
     class_count = 200
     images = "cifar"
     side = 64
+    may_be_partial = True
     folders = ("tiny-imagenet-200",)
     needed = ("train/WNID/images/*.JPEG", "val/images/*.JPEG with val/val_annotations.txt")
-
-    def may_be_partial(self, path: Path | None) -> bool:
-        """Whether some classes may be missing."""
-        return path is not None
 
     def serve(self, files: ImageFolders, options: OpenOptions) -> Dataset:
         """Read all pictures and make splits in memory."""

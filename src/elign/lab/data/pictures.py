@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
-from elign.lab.data.base import IMAGENET_MEAN, IMAGENET_STD, DamagedFileError, Normalise, check_file, check_rows
+from elign.lab.data.base import IMAGENET_MEAN, IMAGENET_STD, DamagedFileError, Normalise, Split, check_file
 
 MAX_PIXELS = 1 << 26
 """A picture with more pixels is refused: decoded, it would take more than 256 MB."""
@@ -126,18 +126,12 @@ def _tensor(image: Image.Image) -> Tensor:
     return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
 
 
-class FolderSplit:
+class FolderSplit(Split):
     """A `Split` of pictures in files, normalised with the mean and deviation of ImageNet.
 
     With augmentation, a picture is cropped and mirrored at random; the choices depend on the seed and the picture's
     position in the pass, so neither the number of processes nor the size of batches changes them. Without, it is the
-    picture's middle.
-
-    Args:
-        path_of: The file in a row.
-        labels: Class of each, `int64` (N,).
-        image_size: Height and width of what comes out.
-        workers: How many processes read ahead; 0 to read in this one.
+    picture's middle. `path_of` gives the file in a row; `workers` processes read ahead, or this one if there are none.
     """
 
     def __init__(
@@ -146,11 +140,6 @@ class FolderSplit:
         self.labels = labels
         self._path_of, self._size, self._workers = path_of, image_size, workers
         self._normalise = Normalise(IMAGENET_MEAN, IMAGENET_STD)
-
-    def batches(self, rows: Tensor, *, size: int, augment: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield batches of the pictures in these rows; see `elign.lab.data.base.Split`."""
-        check_rows(rows, len(self.labels), size)
-        return self._batches(rows.cpu(), size, augment)
 
     def _batches(self, rows: Tensor, size: int, augment: int | None) -> Iterator[tuple[Tensor, Tensor]]:
         loader = DataLoader(

@@ -59,7 +59,7 @@ def average_precisions(
     threshold: float = 0.5,
     method: Summing = "area",
 ) -> ClassPrecisions:
-    """Return the average precision of each class.
+    """Return the average precision of each class, None where no object counts.
 
     All detections of a class, best score first (equal scores in the order of images), claim the object of that class
     with which they overlap most on their image (the first one, if there are several). With an overlap (intersection
@@ -68,11 +68,9 @@ def average_precisions(
 
     Precision at a recall is the highest precision at this or any higher recall. `area` is the area under that curve
     (challenges from 2010 on), `11-point` the mean of its values at recalls 0, 0.1, ..., 1 (up to 2009, and what the
-    tables for VOC 2007 print). Here recall reaches 0.3 if three of ten objects are found; implementations that compare
-    it with a rounded 0.30000000000000004 differ there.
+    tables for VOC 2007 print), where three of ten objects found reach a recall of 0.3.
 
-    Detections and objects are those of each image, in the same order. A class of which there is no object, or only
-    difficult ones, has no value; objects of classes from `classes` on are left out.
+    Detections and objects are those of each image, in the same order; objects of further classes are left out.
 
     Raises:
         EvaluationError: Images, labels or numbers do not fit.
@@ -158,10 +156,6 @@ def _check_images(detections: Sequence[Detections], objects: Sequence[Objects], 
             raise EvaluationError(f"a detection on image {place} has a score or box that is NaN or infinite")
 
 
-_OVERLAPS: dict[str, slice | int] = {"AP": slice(None), "AP50": 0, "AP75": 5}
-"""Which of COCO's overlaps 0.5, 0.55, ..., 0.95 each of its numbers is the mean over."""
-
-
 def coco_average_precisions(
     detections: Sequence[Detections], objects: Sequence[Objects], *, classes: int
 ) -> dict[str, ClassPrecisions]:
@@ -173,25 +167,22 @@ def coco_average_precisions(
     _check_images(detections, objects, classes=classes)
     metric = coco_metric()
     metric.update(
-        [{"boxes": found.boxes, "scores": found.scores, "labels": found.labels} for found in detections],
+        [vars(found) for found in detections],
         [
             {"boxes": each.boxes, "labels": each.labels, "iscrowd": each.difficult.long()}
             for each in (image.of(range(classes)) for image in objects)
         ],
     )
     result = metric.compute()
-    places = {int(label): place for place, label in enumerate(result["classes"].reshape(-1))}
-    if "precision" not in result:
-        places = {}
-
-    def mean(label: int, overlaps: slice | int) -> float | None:
-        if label not in places:
-            return None
-        # Overlaps, recalls, classes that occur, sizes of objects (first: any), limits (last: 100); -1: nothing counts.
-        precision = result["precision"][overlaps, ..., places[label], 0, -1]
-        return float(precision.double().mean()) if bool((precision >= 0).all()) else None
-
-    return {name: [mean(label, overlaps) for label in range(classes)] for name, overlaps in _OVERLAPS.items()}
+    precisions: dict[str, ClassPrecisions] = {name: [None] * classes for name in ("AP", "AP50", "AP75")}
+    if "precision" in result:
+        # Of overlaps 0.5 to 0.95, recalls, classes that occur, sizes of objects (first: any) and limits (last: 100).
+        found = result["precision"][..., 0, -1].unbind(dim=2)
+        for label, precision in zip(result["classes"].reshape(-1).tolist(), found, strict=True):
+            if precision.min() >= 0:  # -1: there is no object that counts
+                for values, part in zip(precisions.values(), (precision, precision[0], precision[5]), strict=True):
+                    values[int(label)] = float(part.double().mean())
+    return precisions
 
 
 def coco_metric() -> Any:
@@ -224,10 +215,9 @@ class Collected:
     agreed: int = 0  # how many of those the gate treats as the oracle would
 
     def add(self, outputs: Sequence[Mapping[str, Tensor]], weights: Tensor | None, *, old: Tensor | None) -> None:
-        """Add the detector's outputs for some images.
+        """Add the detector's outputs for some images, and how far each region was moved, 0 to 1, (R,).
 
-        `weights` says how far each region was moved, 0 to 1, (R,), if the method moves any. `old`, which regions lie on
-        old objects, (R,) bool, only counts how often a gate is right.
+        `old`, which regions lie on old objects, (R,) bool, only counts how often a gate is right.
         """
         self.detections.extend(Detections.of(image) for image in outputs)
         if weights is None:
@@ -258,8 +248,6 @@ def score_methods(
     method: Summing = "area",
 ) -> tuple[list[Row], dict[str, ClassPrecisions]]:
     """Return the rows of one task, whose accuracies are means over classes, and the average precision of each class.
-
-    `task_sizes` says how many classes each task brought so far; the last one is the current task.
 
     Raises:
         EvaluationError: There is no object of a task that counts, or images and detections do not fit.
@@ -292,11 +280,7 @@ def score_methods(
 
 
 def coco_metadata(collected: Mapping[str, Collected], objects: Sequence[Objects], *, classes: int) -> dict[str, Any]:
-    """Return COCO's average precision by method, as plain values for the metadata of a task.
-
-    `AP`, `AP50` and `AP75` are means over the classes that have objects, as COCO prints them; `by_class` is the AP of
-    each class.
-    """
+    """Return COCO's numbers by method, for a task's metadata: means over classes with objects, and each class's AP."""
     metadata = {}
     for name, one in collected.items():
         found = coco_average_precisions(one.detections, objects, classes=classes)

@@ -18,7 +18,7 @@ from torchvision.models.resnet import BasicBlock, Bottleneck, conv1x1
 from torchvision.ops import FrozenBatchNorm2d
 
 from elign.lab.config.composition import ConfigError, Count, Flag, NotNegativeWhole, Positive, Section, Share
-from elign.lab.models.backbones import initialise_convolutions
+from elign.lab.models.classifier import initialise_convolutions
 from elign.lab.registry import Registry
 from elign.utils.errors import ElignError, OptionError
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from elign.lab.data.base import data_dir
-from elign.lab.data.memory import Memory
+from elign.lab.data.scenario import Memory
 from elign.lab.detection.average_precision import Collected, coco_metadata, coco_metric, score_methods
 from elign.lab.detection.c4_networks import settings_of
 from elign.lab.detection.config import TREE, DetectionConfig, DetectorTrainConfig
@@ -65,12 +65,10 @@ class DetectionExperiment(Experiment):
     config: DetectionConfig
     data: DetectionData
 
-    def __init__(
-        self, config: DetectionConfig, precision: Precision, *, threads: int | None = None, devices: int | None = None
-    ) -> None:
+    def __init__(self, config: DetectionConfig, precision: Precision, *, devices: int | None = None) -> None:
         if config.evaluation.coco:
             coco_metric()  # raises, before anything is written, if a package is missing
-        super().__init__(config, precision, threads=threads, devices=devices)
+        super().__init__(config, precision, devices=devices)
         balanced = any(stage.data == "balanced" for stage in self.learner().stages(1))
         if balanced and config.memory.per_class is None:
             raise OptionError(
@@ -81,9 +79,8 @@ class DetectionExperiment(Experiment):
     @classmethod
     def first_task(cls, config: DetectionConfig) -> dict[str, Any]:
         """Return what decides the detector after the first task: learners that start alike can share it."""
-        learner: Any = "plain"
-        if not DETECTION_LEARNERS[config.learner.name].plain_first_task:
-            learner = {"name": config.learner.name, **config.learner.options}
+        plain = DETECTION_LEARNERS[config.learner.name].plain_first_task
+        learner = "plain" if plain else {"name": config.learner.name, **config.learner.options}
         return super().first_task(config) | {"learner": learner}
 
     @classmethod
@@ -145,8 +142,7 @@ class DetectionExperiment(Experiment):
     def images(self, split: DetectionSplit, rows: Tensor, classes: range) -> Batches:
         """Yield images of a split as a detector takes them, with the boxes of some classes."""
         for some in torch.split(rows, self.config.train.eval_batch_size):
-            images, targets = fetch(split, some, classes)
-            yield [image.to(self.engine.device) for image in images], targets
+            yield fetch(split, some, classes, device=self.engine.device)
 
     def test_images(self) -> Iterator[list[Tensor]]:
         """Yield all test images, without their objects."""
@@ -161,7 +157,8 @@ class DetectionExperiment(Experiment):
         start = time.perf_counter()
         if learner.teacher is None:
             return None, 0.0
-        file, settings, classes = evaluation.target.pairs_file(number), evaluation.aligner, self.protocol.tasks[number]
+        file = evaluation.target.task_file(number, "pairs")
+        settings, classes = evaluation.aligner, self.protocol.tasks[number]
         if not file.is_file():
             previous, current = region_pairs(
                 learner.teacher,
@@ -187,27 +184,19 @@ class DetectionExperiment(Experiment):
         start, target, counted = time.perf_counter(), evaluation.target, self.config.evaluation
         pairs, extracted = latents
         methods, seconds = None, {}
+        old_classes, seen = self.protocol.tasks[number].start, range(self.protocol.tasks[number].stop)
         if pairs is not None:
-            methods = RegionMethods(
-                *pairs,
-                old_classes=self.protocol.tasks[number].start,
-                settings=evaluation.aligner,
-                seed=derive_seed(self.config.seed, f"evaluation of task {number + 1}"),
-            )
-            fitted = time.perf_counter()
-            seconds = {"extract": extracted, "fit": fitted - start}
-            start = fitted
-        seen = range(self.protocol.tasks[number].stop)
+            seed = derive_seed(self.config.seed, f"evaluation of task {number + 1}")
+            methods = RegionMethods(*pairs, old_classes=old_classes, settings=evaluation.aligner, seed=seed)
+            seconds = {"extract": extracted, "fit": time.perf_counter() - start}
+            start += seconds["fit"]
         objects = [each.of(seen) for each in self.data.test.objects]
         collected = predict_images(
             learner.model, self.test_images(), methods, objects=objects, previous=learner.teacher
         )
+        sizes = self.protocol.sizes[: number + 1]
         rows, precisions = score_methods(
-            collected,
-            objects,
-            task_sizes=self.protocol.sizes[: number + 1],
-            threshold=counted.overlap,
-            method=counted.method,
+            collected, objects, task_sizes=sizes, threshold=counted.overlap, method=counted.method
         )
         found: dict[str, Any] = {"average_precision": precisions}
         if counted.coco:
@@ -217,7 +206,7 @@ class DetectionExperiment(Experiment):
         if methods is not None:
             for name, aligner in methods.aligners.items():
                 aligner.save(target.aligner_file(number, name))
-            keep_pictures(target.task(number), self.data.test, collected, old_classes=methods.old_classes)
+            keep_pictures(target.task(number), self.data.test, collected, old_classes=old_classes)
         seconds["methods"] = time.perf_counter() - start
         return rows, {"seconds": seconds, "drift": {}, **found}
 
@@ -235,18 +224,11 @@ def keep_pictures(folder: Path, split: DetectionSplit, collected: Mapping[str, C
     rows = [row for row, objects in enumerate(split.objects) if len(objects.of(range(old_classes)))][:_KEPT]
     tensors: dict[str, Tensor] = {}
     for place, row in enumerate(rows):
-        objects = split.objects[row]
-        tensors |= {
-            f"{place}.image": split.image(row).contiguous(),
-            f"{place}.boxes": objects.boxes,
-            f"{place}.labels": objects.labels,
-            f"{place}.difficult": objects.difficult,
-        }
-        for name in _SHOWN:
-            if name in collected:
-                found = collected[name].detections[row]
-                for part in ("boxes", "scores", "labels"):
-                    tensors[f"{place}.{name}.{part}"] = getattr(found, part).contiguous()
+        tensors[f"{place}.image"] = split.image(row).contiguous()
+        tensors |= {f"{place}.{part}": value for part, value in vars(split.objects[row]).items()}
+        for name in filter(collected.__contains__, _SHOWN):
+            found = vars(collected[name].detections[row])
+            tensors |= {f"{place}.{name}.{part}": value.contiguous() for part, value in found.items()}
     write_tensors(folder / _PICTURES, tensors, {"count": len(rows)})
 
 
@@ -258,13 +240,12 @@ def make_optimizer(parameters: list[nn.Parameter], config: DetectorTrainConfig) 
 
 
 class Batch(NamedTuple):
-    """Some training images."""
+    """Some training images, and the seed of what is drawn at random in their losses."""
 
     rows: Tensor
     images: list[Tensor]
     targets: Targets
     seed: int
-    """Of what is drawn at random in the losses."""
 
 
 class StageEpoch(NamedTuple):
@@ -318,12 +299,9 @@ class DetectorTraining(TaskTraining):
             yield Batch(rows, images, targets, self._seed(f"sampling in step {step}", epoch))
 
     def _fetch(self, rows: Tensor, classes: range, seed: int | None = None) -> tuple[list[Tensor], Targets]:
-        run, device = self._experiment, self._experiment.engine.device
-        images, targets = fetch(run.data.train, rows, classes, seed=seed, difficult=run.config.data.difficult)
-        return (
-            [image.to(device) for image in images],
-            [{name: value.to(device) for name, value in target.items()} for target in targets],
-        )
+        run = self._experiment
+        difficult, device = run.config.data.difficult, run.engine.device
+        return fetch(run.data.train, rows, classes, seed=seed, difficult=difficult, device=device)
 
     def rate(self, epoch: int, within: float) -> float:
         """Return the rate by the schedule of the epoch's stage; a stage starts with a warm-up, if there is one."""

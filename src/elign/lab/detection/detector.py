@@ -1,8 +1,4 @@
-"""The detector: torchvision's Faster R-CNN on a C4 network, opened up for learners and for changes of its latents.
-
-Training and test are each one chain of small steps, so that learners can take a teacher's view at any of them and an
-aligner can sit between latents and head.
-"""
+"""The detector: torchvision's Faster R-CNN on a C4 network, opened up for learners and for changes of its latents."""
 
 from __future__ import annotations
 
@@ -38,9 +34,9 @@ class DetectorUseError(ElignError, RuntimeError):
 class Predictor(nn.Module):
     """Two linear layers on a region's latent, as torchvision's `FastRCNNPredictor`, that grow with the classes.
 
-    Column 0 of the scores is background, column 1 + c is class c; with `unknown` one more stands last. Parameters are
-    new ones after `grow`, so build the optimiser after it, never before; the module itself stays, and with it whatever
-    is attached to it. There is one set of box corrections for all columns, or one for each but the unknown's.
+    Column 0 of the scores is background, column 1 + c is class c; with `unknown` one more stands last. There is one set
+    of box corrections for all columns, or one for each but the unknown's. `grow` makes new parameters, so build the
+    optimiser after it; what is attached to the module stays.
 
     Example:
         >>> predictor = Predictor(8)
@@ -97,6 +93,10 @@ class RoiOutputs:
     logits: Tensor  # (R, 1 + classes), with one more column for a head with an output for the unknown
     deltas: Tensor  # box corrections, (R, 4) when they are class-agnostic, else (R, 1 + classes, 4)
 
+    def rows(self, rows: Tensor) -> RoiOutputs:
+        """Keep the outputs for these regions."""
+        return RoiOutputs(self.latents[rows], self.logits[rows], self.deltas[rows])
+
 
 @dataclass(frozen=True, eq=False)
 class Look:
@@ -107,8 +107,9 @@ class Look:
     objectness: Tensor  # raw output of the region proposal network, (B, A, h, w)
     region_deltas: Tensor  # its raw box corrections, (B, 4 A, h, w)
     region_losses: dict[str, Tensor]  # its losses, "objectness" and "region_box"
-    rois: list[Tensor]  # the sampled regions of each image; annotated boxes are among the candidates
-    roi_objectness: Tensor  # their probability by the region proposal network, (R,); 1 for annotated boxes
+    proposals: list[Tensor]  # of each image, (P, 4)
+    proposal_scores: list[Tensor]  # their objectness as a probability, (P,)
+    rois: list[Tensor]  # the sampled regions of each image, out of proposals and annotated boxes
     labels: Tensor  # 0 for background, 1 + c for class c, (R,)
     regression_targets: Tensor  # the right box corrections, (R, 4); without meaning for background
     outputs: RoiOutputs  # of the sampled regions
@@ -129,8 +130,8 @@ def roi_losses(look: Look, labels: Tensor | None = None) -> dict[str, Tensor]:
     """Return the losses of the head on the sampled regions, "classification" and "box", as torchvision defines them.
 
     Cross entropy, and smooth L1 with beta 1/9 over the regions on objects, divided by the number of all regions
-    (Detectron2, which iOD and ELI were run with, has plain L1 there). `labels` (R,) are others for the classification,
-    such as "unknown" for some of the background (ORE); boxes are learned from the annotations in any case.
+    (Detectron2, which iOD and ELI were run with, has plain L1 there). `labels` (R,) replace those of the look in the
+    cross entropy (ORE).
     """
     deltas = columns_of(look.outputs.deltas, look.outputs.logits.shape[1])
     classification, box = fastrcnn_loss(look.outputs.logits, deltas, [look.labels], [look.regression_targets])
@@ -149,8 +150,7 @@ class Detector(FasterRCNN):  # type: ignore[misc]  # torchvision has no types
     """Faster R-CNN with one feature map, and a latent for each region, from which the head predicts classes and boxes.
 
     Images are (3, H, W) float tensors from 0 to 1 of any sizes, boxes (N, 4) as x1, y1, x2, y2 in pixels, labels 1 + c
-    for class c. In evaluation mode, calling it on images gives detections; in training mode, on images and targets,
-    named losses. It begins without classes: `grow` before anything else.
+    for class c. It begins without classes: `grow` before anything else.
     """
 
     def __init__(self, backbone: Backbone, box_head: BoxHead, settings: DetectorSettings) -> None:
@@ -228,19 +228,20 @@ class Detector(FasterRCNN):  # type: ignore[misc]  # torchvision has no types
                 raise OptionError(f"{wanted}, got {box.tolist()}")
         features = self.features(batch.tensors)
         objectness, deltas = self.region_outputs(features)
-        proposals, probabilities = self._decode(batch, objectness, deltas)
+        proposals, scores = self._decode(batch, objectness, deltas)
         region_losses = self._region_losses(batch, objectness, deltas, resized)
-        rois, roi_objectness, labels, regression_targets = self._sample(proposals, probabilities, resized)
+        rois, _, labels, regression_targets = self.roi_heads.select_training_samples(proposals, resized)
         return Look(
             images=batch,
             features=features,
             objectness=objectness,
             region_deltas=deltas,
             region_losses=region_losses,
+            proposals=proposals,
+            proposal_scores=scores,
             rois=rois,
-            roi_objectness=roi_objectness,
-            labels=labels,
-            regression_targets=regression_targets,
+            labels=torch.cat(labels),
+            regression_targets=torch.cat(regression_targets),
             outputs=self.roi_outputs(features, rois, batch.image_sizes),
         )
 
@@ -286,8 +287,8 @@ class Detector(FasterRCNN):  # type: ignore[misc]  # torchvision has no types
     def detections(self, latents: Tensor, regions: Regions) -> Targets:
         """Return the second half of a test: detections from latents of these regions, possibly changed ones.
 
-        For each image "boxes" in the frame of the image that was given, "labels" (1 + c) and "scores". The head is
-        called as a module, so an aligner attached to `roi_heads.box_predictor` acts here, on all of them.
+        For each image "boxes" in the frame of the image that was given, "labels" (1 + c) and "scores". An aligner
+        attached to `roi_heads.box_predictor` acts here.
         """
         self._require_classes()
         logits, deltas = self.roi_heads.box_predictor(latents)
@@ -350,26 +351,6 @@ class Detector(FasterRCNN):  # type: ignore[misc]  # torchvision has no types
         scores, corrections = concat_box_prediction_layers([objectness], [deltas])
         loss, box_loss = self.rpn.compute_loss(scores, corrections, labels, wanted)
         return {"objectness": loss, "region_box": box_loss}
-
-    def _sample(
-        self, proposals: list[Tensor], probabilities: list[Tensor], targets: Targets
-    ) -> tuple[list[Tensor], Tensor, Tensor, Tensor]:
-        """Do what torchvision's `select_training_samples` does, and keep the regions' objectness."""
-        heads = self.roi_heads
-        boxes = [target["boxes"].to(proposals[0].dtype) for target in targets]
-        candidates = heads.add_gt_proposals(proposals, boxes)
-        matched, labels = heads.assign_targets_to_proposals(candidates, boxes, [target["labels"] for target in targets])
-        chosen = heads.subsample(labels)
-        # An image without objects has only background; any box will do for a correction that is never learned.
-        padded = [box if len(box) else box.new_zeros(1, 4) for box in boxes]
-        goals = [box[places[rows]] for box, places, rows in zip(padded, matched, chosen, strict=True)]
-        rois = [candidate[rows] for candidate, rows in zip(candidates, chosen, strict=True)]
-        certain = [
-            torch.cat([probability, probability.new_ones(len(box))])[rows]
-            for probability, box, rows in zip(probabilities, boxes, chosen, strict=True)
-        ]
-        picked = [label[rows] for label, rows in zip(labels, chosen, strict=True)]
-        return rois, torch.cat(certain), torch.cat(picked), torch.cat(heads.box_coder.encode(goals, rois))
 
     def _require_classes(self) -> None:
         if self.classes == 0:

@@ -2,23 +2,18 @@
 
 Written by hand because a torchvision that was built for CUDA cannot load its library beside a CPU build of torch.
 Without the library there is no `nms`, and `roi_align` has to be compiled on the user's machine at the first call.
-`elign.lab.detection` runs `prepare` before it imports torchvision. If and only if the library does not load:
+`elign.lab.detection` runs `prepare`, which, if and only if the library does not load,
 
-- The missing operators are defined, and those of this file are registered with torch's dispatcher, where the library
-  would have registered its own. Torchvision's functions, modules and models find them by name, in training too.
-- The modules of these two functions are told that there are operators. They import `_has_ops` and `_assert_has_ops` by
-  name from `torchvision.extension`, so these are replaced in these two modules only. Replaced in `extension`
-  before the import, torchvision would register gradients for all operators, most of which do not exist; after the
-  import, `roi_pool`, `deform_conv2d` and others, which stay without an operator, would lose the error that says so.
+- registers the operators of this file with torch's dispatcher, where the library would have registered its own:
+  torchvision's functions, modules and models find them by name, in training too;
+- tells the modules of these two functions that there are operators. Told to all of torchvision, `roi_pool` and others,
+  which stay without an operator, would lose the error that says so.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib
-import importlib.machinery
-import importlib.util
-import sys
 from contextlib import nullcontext
 
 import torch
@@ -42,8 +37,8 @@ def nms(boxes: Tensor, scores: Tensor, threshold: float) -> Tensor:
     greater than (not equal to) `threshold`, and of boxes with equal scores the first one comes first. Boxes without
     area overlap nothing. Half precision is computed in float32.
 
-    The greedy order is kept, but a block of boxes is resolved at a time: a block is first settled within itself, and
-    those it keeps then remove what they overlap of all later ones, so that later blocks are of boxes still alive only.
+    A block of boxes is resolved at a time: it is settled within itself, then those it keeps remove what they overlap of
+    all later boxes.
 
     Example:
         >>> boxes = torch.tensor([[0.0, 0.0, 2.0, 2.0], [0.0, 0.0, 2.0, 1.0], [5.0, 5.0, 6.0, 6.0]])
@@ -124,10 +119,9 @@ def roi_align(
 
     The same as torchvision's compiled operator. On an axis, a bin of size s that starts at b has n samples at
     b + (i + 1/2) s / n. Samples that lie more than one pixel before the first pixel or behind the last one are 0, and
-    all others on the border or beyond have the border's value. (The Python form that torchvision falls back to differs:
-    it gives the border's value to samples at any distance, and adaptive bins have at most as many samples as the map
-    has pixels on that axis.) Gradients go to `input` only. Computed at least in float32, under autocast too;
-    a region that is not finite gives zeros.
+    all others on the border or beyond have the border's value (torchvision's Python form gives it at any distance).
+    Gradients go to `input` only. Computed at least in float32, under autocast too; a region that is not finite gives
+    zeros.
 
     Args:
         input: Maps, (B, C, H, W).
@@ -207,11 +201,8 @@ def _pool(pixels: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     return regions.permute(0, 3, 1, 2).contiguous()
 
 
-_NMS = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 _SCHEMAS = {
-    "nms": _NMS,
-    # For quantised boxes; nobody here has any, but torchvision wants to describe its shapes.
-    "qnms": _NMS,
+    "nms": "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
     "roi_align": (
         "(Tensor input, Tensor rois, float spatial_scale, SymInt pooled_height, SymInt pooled_width,"
         " int sampling_ratio, bool aligned) -> Tensor"
@@ -224,36 +215,22 @@ class TorchvisionMissingError(ElignError, ImportError):
 
 
 def has_compiled_ops() -> bool:
-    """Return whether torchvision's compiled operators load; it need not be imported yet."""
-    if (torchvision := sys.modules.get("torchvision")) is not None:
-        return bool(torchvision.extension._has_ops())
-    # By the same steps as torchvision, which can repeat them without harm.
-    package = importlib.util.find_spec("torchvision")
-    if package is None:
-        raise TorchvisionMissingError("detection needs torchvision: pip install 'elign[lab]'")
-    library = importlib.machinery.PathFinder.find_spec("_C", package.submodule_search_locations)
-    if library is None or library.origin is None:
-        return False
+    """Import torchvision; return whether its compiled operators load."""
     try:
-        torch.ops.load_library(library.origin)  # type: ignore[no-untyped-call]
-    except OSError:
-        return False
-    return True
+        return bool(import_torchvision().extension._has_ops())
+    except ModuleNotFoundError as error:
+        raise TorchvisionMissingError("detection needs torchvision: pip install 'elign[lab]'") from error
 
 
 def prepare() -> None:
-    """Make torchvision importable, with `nms` and `roi_align`; does nothing where its compiled operators load.
-
-    A second call does nothing. If torchvision was imported before, its operators load, or somebody else defined those
-    that its import needs; in the latter case what is still missing is supplied.
-    """
+    """Import torchvision and supply `nms` and `roi_align` if its compiled operators do not load."""
     if not has_compiled_ops():
         _supply()
 
 
 @functools.cache
 def _supply() -> torch.library.Library:
-    """Define and implement what is missing, import torchvision, and tell it; the operators live as long as the result.
+    """Define what is missing, implement it, and tell torchvision; the operators live as long as the result.
 
     Registered as a fragment, beside those of others: only one may own the name "torchvision".
     """
@@ -264,7 +241,6 @@ def _supply() -> torch.library.Library:
     # One kernel for all devices. Places of boxes have no gradient; that of roi_align is the one of its own operations.
     library.impl("nms", nms, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
     library.impl("roi_align", roi_align, "CompositeImplicitAutograd")  # type: ignore[no-untyped-call]
-    import_torchvision()
     # Not by attributes: in torchvision.ops, `roi_align` is the function.
     boxes, pooling = (importlib.import_module(f"torchvision.ops.{name}") for name in ("boxes", "roi_align"))
     vars(boxes).update(_assert_has_ops=lambda: None)

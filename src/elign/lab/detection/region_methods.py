@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -37,13 +36,11 @@ def old_regions(boxes: Sequence[Tensor], objects: Sequence[Objects], *, old_clas
     """
     if len(boxes) != len(objects):
         raise EvaluationError(f"there are regions of {len(boxes)} images, but objects on {len(objects)}")
-    old = []
-    for regions, image in zip(boxes, objects, strict=True):
+    old = [torch.zeros(len(regions), dtype=torch.bool, device=regions.device) for regions in boxes]
+    for mine, regions, image in zip(old, boxes, objects, strict=True):
         if len(image):
             best, which = _overlaps(regions, image.boxes)
-            old.append((best >= _OVERLAP) & (image.labels.to(regions.device)[which] < old_classes))
-        else:
-            old.append(torch.zeros(len(regions), dtype=torch.bool, device=regions.device))
+            mine.copy_((best >= _OVERLAP) & (image.labels.to(regions.device)[which] < old_classes))
     return torch.cat(old)
 
 
@@ -72,17 +69,16 @@ def region_pairs(
     Regions on objects are the annotated boxes and those of the current model's proposals that overlap one of them; the
     other proposals lie on background and on what is not annotated, old objects among it. Objects are as published; but
     the previous model has learned that these are background, and an aligner that learns from them moves old objects
-    there, too. Each model uses its own backbone, so that a pair differs by all the drift that a test image meets.
+    there, too.
 
-    The authors' code differs in two things. It collects while it trains the current model further, whose weights drift
-    away from those that are evaluated; here both models are in evaluation mode (and stay in it) and unchanged. And it
-    gives both heads the current backbone's features, so that drift of the backbone is not in the pairs;
-    `shared_backbone` does that.
+    The authors' code collects while it trains the current model further, whose weights drift away from those that are
+    evaluated; here both models are in evaluation mode (and stay in it) and unchanged. It also gives both heads the
+    current backbone's features, so that drift of the backbone is not in the pairs; only `shared_backbone` does that.
 
     Args:
         previous: The detector before the task.
         current: The detector after it.
-        batches: Images of the new task, as the detector takes them, and their targets with "boxes" of new classes.
+        batches: Images of the new task, and their targets with "boxes" of new classes.
         regions: `objects` of the new classes, all proposals but those (`others`), or both (`all`).
         shared_backbone: Whether the previous model's head sees the current backbone's features.
         seed: Of the choice where an image has more regions than `per_image`.
@@ -154,15 +150,12 @@ _BY_CLASS = "old-classes"
 """The head gets every region twice: scores of old classes, and boxes that are theirs alone, are of the moved one."""
 
 
-@dataclass(frozen=True, eq=False)
-class RegionPrediction:
+class RegionPrediction(NamedTuple):
     """What one method finds on some images."""
 
     detections: Targets  # of each image, as `Detector.detections` gives them
-    label_free: bool  # false if it knows which regions lie on old objects
     weights: Tensor | None = None
     """How far each region was moved, 0 to 1, (R,); None if the method does not move regions."""
-    gated: bool = False  # whether a label-free gate chose the weights
 
 
 class RegionMethods:
@@ -217,22 +210,16 @@ class RegionMethods:
     ) -> dict[str, RegionPrediction]:
         """Apply all methods to the regions that a detector in evaluation mode proposes on some images.
 
-        `old` says which regions lie on objects of old classes, (R,) bool; without it only label-free methods are
-        applied. `previous` are the previous detector's outputs for the same regions; without it no `previous-model`.
+        `old` says which regions lie on objects of old classes, (R,) bool, `previous` are the previous detector's
+        outputs for the same regions. What needs one that is None is left out.
         """
-        latents = regions.latents
-        if old is not None and (old.dtype != torch.bool or old.shape != latents.shape[:1]):
-            raise EvaluationError(
-                f"old must be bool, one entry for each of {len(latents)} regions, got {old.dtype} {tuple(old.shape)}"
-            )
-        head, gates = detector.roi_heads.box_predictor, self.gates
+        latents, head, gates = regions.latents, detector.roi_heads.box_predictor, self.gates
         if old is not None:
             gates = {**gates, "oracle": ByMask(old)}
         moved: dict[str, Tensor] = {}
         found: dict[str, RegionPrediction] = {}
         for name in self.names:
-            label_free = not METHODS[name].uses_labels
-            if (old is None and not label_free) or (previous is None and name == "previous-model"):
+            if (old is None and METHODS[name].uses_labels) or (previous is None and name == "previous-model"):
                 continue
             aligner, _, how = name.partition("/")
             # All regions once per aligner: many methods differ in their weights only.
@@ -249,9 +236,7 @@ class RegionMethods:
                 weights = gates[how](latents, head=head, aligner=self.aligners[aligner]).to(latents.dtype)
                 # lerp is exact at both ends: weight 0 leaves a latent unchanged, bit for bit.
                 logits, deltas = head(torch.lerp(latents, moved[aligner], weights.unsqueeze(1)))
-            gated = label_free and how in self.gates and how != "all"
-            detections = detector.detections_from(logits, deltas, regions)
-            found[name] = RegionPrediction(detections, label_free, weights, gated)
+            found[name] = RegionPrediction(detector.detections_from(logits, deltas, regions), weights)
         return found
 
     def _split(self, detector: Detector, latents: Tensor, moved: Tensor) -> tuple[Tensor, Tensor]:
@@ -296,8 +281,7 @@ def predict_images(
         detector: After the task.
         batches: All test images, as the detector takes them.
         methods: Of the task; None at the first task, where there is nothing but `base`.
-        objects: For the oracles, of each image, of the classes seen so far. None: only label-free methods are applied,
-            and their gates' accuracy has no value.
+        objects: For the oracles, of each image, of the classes seen so far. None: only label-free methods are applied.
         previous: The detector before the task, for `previous-model`. None: without it.
     """
     detector.eval()
@@ -310,16 +294,16 @@ def predict_images(
     for images in batches:
         regions, old = detector.regions(images), None
         if methods is None:
-            found = {"base": RegionPrediction(detector.detections(regions.latents, regions), label_free=True)}
+            found = {"base": RegionPrediction(detector.detections(regions.latents, regions))}
         else:
             if objects is not None:
                 here = objects[done : done + len(images)]
                 old = old_regions(regions.boxes, here, old_classes=methods.old_classes)
             others = None if previous is None or old is None else outputs_on(previous, images, regions)
             found = methods.predict(detector, regions, old=old, previous=others)
-        for name, each in found.items():
-            method = collected.setdefault(name, Collected(each.label_free, each.gated))
-            method.add(each.detections, each.weights, old=old)
+        for name, (detections, weights) in found.items():
+            method = Collected(label_free=not METHODS[name].uses_labels, gated="/by-" in name)
+            collected.setdefault(name, method).add(detections, weights, old=old)
         done += len(images)
     if objects is not None and done != len(objects):
         raise EvaluationError(f"there are {done} images, but annotations of {len(objects)}")

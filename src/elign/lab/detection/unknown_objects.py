@@ -65,13 +65,11 @@ def _weibull(energies: Tensor, kind: str) -> Any:
 
 
 def unknown_metadata(detector: Detector, calibration: Batches, test: Batches) -> dict[str, Any]:
-    """Return the area under the ROC curve of several scores of "unknown", as plain values for the metadata of a task.
+    """Return the area under the ROC curve of several scores of "unknown", for the metadata of a task.
 
-    0.5 is guessing, 1 tells all objects of known classes from all others. The distributions of ORE's rule are fitted
-    on training images whose unknown objects are annotated, as its authors do: it gets more than a detector in use has.
-
-    Both kinds of images come with their objects of all classes. There is nothing to say where known or unknown objects
-    are missing, or have too few different energies.
+    Both kinds of images come with their objects of all classes. ORE's rule is fitted on annotated unknown objects, as
+    its authors do: it gets more than a detector in use has. Nothing is returned where known or unknown objects are
+    missing, or have too few different energies.
     """
     own = slice(1, 1 + detector.classes)  # of the logits, without background and unknown
     fitted, fitted_unknown = _logits(detector, calibration)

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from elign.lab.learners.base import LEARNERS
 from elign.lab.learners.lucir import Lucir
-from elign.lab.models.backbones import Plasticity, TwoBranch
+from elign.lab.models.classifier import Plasticity, TwoBranch
 
 _MOMENTUM, _DECAY = 0.9, 5e-4  # of the shares' SGD, as published
 

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from elign.lab import registry
-from elign.lab.models.backbones import Backbone
-from elign.lab.models.classifier import Classifier, CosineHead, LinearHead, SplitCosineHead, imprint
+from elign.lab.models.classifier import Backbone, Classifier, CosineHead, LinearHead, SplitCosineHead, imprint
 from elign.lab.registry import Registry
 from elign.utils.errors import OptionError
 

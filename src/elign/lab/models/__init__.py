@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from elign.lab.models.backbones import BACKBONES, Backbone, make_backbone
+from elign.lab.models.classifier import BACKBONES, Backbone, make_backbone
 
 __all__ = ["BACKBONES", "Backbone", "make_backbone"]

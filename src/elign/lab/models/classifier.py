@@ -1,17 +1,245 @@
-"""The classifier: a backbone and a head that grows with the classes."""
+"""The classifier: a backbone (small, ResNets for CIFAR and ImageNet, AANet's branches) and a head that grows."""
 
 from __future__ import annotations
 
 import math
-from typing import Self
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from functools import partial
+from typing import ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from elign.lab.models.backbones import Backbone
+from elign.lab.registry import Registry
 from elign.utils.errors import LatentError, OptionError
 from elign.utils.tensors import check_finite
+
+
+class Backbone(nn.Module):
+    """Images (N, C, H, W) to latents (N, latent_dim), level by level.
+
+    Methods with two branches (AANet) join them after each level, so a backbone says where its levels end: `level` maps
+    the output of level `number - 1` (images for the first) to that of level `number` (latents for the last).
+    """
+
+    latent_dim: int
+    levels: int
+    least_side: ClassVar[int] = 8
+    """The smallest image: with less, the strides leave nothing to average over."""
+
+    def level(self, number: int, x: Tensor) -> Tensor:
+        """Map the output of the level before to that of this level."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map images to latents."""
+        for number in range(self.levels):
+            x = self.level(number, x)
+        return x
+
+
+BACKBONES: Registry[Callable[..., Backbone]] = Registry("elign.lab.models", "backbone")
+"""What makes each backbone, given `in_channels`, by name."""
+
+
+def make_backbone(name: str, *, image_shape: tuple[int, int, int]) -> Backbone:
+    """Make a freshly drawn backbone for images of (channels, height, width); raise `OptionError` if they are too small.
+
+    Example:
+        >>> make_backbone("conv", image_shape=(1, 8, 8)).latent_dim
+        64
+    """
+    maker = BACKBONES[name]
+    if len(image_shape) == 3 and image_shape[0] >= 1:
+        backbone = maker(in_channels=image_shape[0])
+        if min(image_shape[1:]) >= backbone.least_side:
+            return backbone
+    raise OptionError(f"image_shape (channels, height, width) is too small for {name!r}: {image_shape}")
+
+
+def initialise_convolutions(net: nn.Module) -> None:
+    """Draw the weights of every convolution in `net` as Kaiming normal with fan out."""
+    for module in net.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+
+@BACKBONES.register("conv")
+class SmallConv(Backbone):
+    """Four convolutions; the latent is the mean over the last feature map."""
+
+    levels = 4
+
+    def __init__(self, *, in_channels: int = 1, latent_dim: int = 64) -> None:
+        super().__init__()
+        self.latent_dim = latent_dim
+        # (channels in, channels out, stride): the two halvings leave 2 x 2 of 8 x 8 and 7 x 7 of 28 x 28.
+        plan = ((in_channels, 16, 1), (16, 32, 2), (32, 64, 2), (64, latent_dim, 1))
+        layers: list[nn.Module] = []
+        for channels_in, channels, stride in plan:
+            convolution = nn.Conv2d(channels_in, channels, 3, stride, 1, bias=False)
+            layers += [convolution, nn.BatchNorm2d(channels), nn.ReLU()]
+        self.layers = nn.Sequential(*layers[:-1])
+        initialise_convolutions(self)
+
+    def level(self, number: int, x: Tensor) -> Tensor:
+        """Apply one convolution and what follows it."""
+        x = self.layers[3 * number : 3 * number + 3](x)
+        return x.mean(dim=(2, 3)) if number == self.levels - 1 else x
+
+
+class BasicBlock(nn.Module):
+    """Two 3 x 3 convolutions around a shortcut; `final_relu=False` leaves the sum signed."""
+
+    def __init__(self, channels_in: int, channels: int, stride: int, *, final_relu: bool = True) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels_in, channels, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.conv2 = nn.Conv2d(channels, channels, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(channels)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or channels_in != channels:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(channels_in, channels, 1, stride, bias=False), nn.BatchNorm2d(channels)
+            )
+        self.final_relu = final_relu
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map feature maps to feature maps."""
+        y = F.relu(self.bn1(self.conv1(x)))
+        y = self.bn2(self.conv2(y)) + self.shortcut(x)
+        return F.relu(y) if self.final_relu else y
+
+
+class ResNet(Backbone):
+    """A stem and stages of basic blocks; the latent is the mean over the last feature map.
+
+    Every stage but the first halves the image, and the very last block leaves its output signed. The stem is a
+    convolution with as many output channels as the first of `widths`; each stage has so many `blocks`.
+    """
+
+    def __init__(self, stem: nn.Conv2d, widths: Sequence[int], blocks: int) -> None:
+        super().__init__()
+        self.latent_dim, self.levels = widths[-1], len(widths)
+        self.conv1 = stem
+        self.bn1 = nn.BatchNorm2d(widths[0])
+        layers: list[nn.Module] = []
+        channels_in = widths[0]
+        for stage, channels in enumerate(widths):
+            for number in range(blocks):
+                stride = 2 if stage > 0 and number == 0 else 1
+                last = stage == len(widths) - 1 and number == blocks - 1
+                layers.append(BasicBlock(channels_in, channels, stride, final_relu=not last))
+                channels_in = channels
+        self.blocks = nn.Sequential(*layers)
+        initialise_convolutions(self)
+
+    def stem(self, x: Tensor) -> Tensor:
+        """Map images to the input of the first stage."""
+        return F.relu(self.bn1(self.conv1(x)))
+
+    def level(self, number: int, x: Tensor) -> Tensor:
+        """Apply one stage; the first with the stem before it, the last with the mean over the picture after it."""
+        if number == 0:
+            x = self.stem(x)
+        size = len(self.blocks) // self.levels
+        x = self.blocks[number * size : (number + 1) * size](x)
+        return x.mean(dim=(2, 3)) if number == self.levels - 1 else x
+
+
+class CifarResNet(ResNet):
+    """The ResNet of 6 n + 2 layers (14, 20, 32...) for images of about 32 x 32: latents of 64 dimensions."""
+
+    def __init__(self, depth: int = 32, *, in_channels: int = 3) -> None:
+        blocks, rest = divmod(depth - 2, 6)
+        if rest or blocks < 1:
+            raise OptionError(f"depth must be 6 n + 2 (14, 20, 32, ...), got {depth}")
+        super().__init__(nn.Conv2d(in_channels, 16, 3, 1, 1, bias=False), (16, 32, 64), blocks)
+
+
+for _depth in (14, 20, 32):
+    BACKBONES.add(f"resnet{_depth}", partial(CifarResNet, _depth))
+
+
+@BACKBONES.register("resnet18")
+class ResNet18(ResNet):
+    """The ResNet for 224 x 224 images: latents of 512 dimensions.
+
+    The stem (7 x 7 convolution and maximum pooling, stride 2 each) and the last three stages shrink the image by 32.
+    """
+
+    least_side = 32
+
+    def __init__(self, *, in_channels: int = 3) -> None:
+        super().__init__(nn.Conv2d(in_channels, 64, 7, 2, 3, bias=False), (64, 128, 256, 512), 2)
+
+    def stem(self, x: Tensor) -> Tensor:
+        """Map images to the input of the first stage."""
+        return F.max_pool2d(super().stem(x), kernel_size=3, stride=2, padding=1)
+
+
+Plasticity = Literal["free", "scaled", "fixed"]
+
+
+class ScaledConv2d(nn.Conv2d):
+    """A frozen convolution whose kernels are multiplied by learned numbers, one for each (output, input) channel.
+
+    Its weight is W * s with s of shape (O, I, 1, 1), which starts at 1; only s trains.
+    """
+
+    scale: nn.Parameter
+
+    @classmethod
+    def of(cls, convolution: nn.Conv2d) -> ScaledConv2d:
+        """Make the same map as `convolution`, with its weights."""
+        result = deepcopy(convolution)
+        result.__class__ = cls
+        result.weight.requires_grad_(False)
+        scale = torch.ones_like(result.weight[:, :, :1, :1], memory_format=torch.contiguous_format)
+        result.scale = nn.Parameter(scale.detach())
+        return result  # type: ignore[return-value]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map feature maps to feature maps."""
+        maps: Tensor = self._conv_forward(x, self.weight * self.scale, self.bias)
+        return maps
+
+
+class TwoBranch(Backbone):
+    """phi_l = alpha_l b1_l(phi_{l-1}) + (1 - alpha_l) b2_l(phi_{l-1}), level by level, with alpha_l = 1/2 at first.
+
+    Both branches start as copies of `backbone`. "free": everything trains; "scaled": the convolutions are frozen and
+    multiplied by learned numbers (`ScaledConv2d`), the affine parts of batch norms train; "fixed": nothing trains.
+    The statistics of batch norms move in every branch, as in the authors' code.
+    """
+
+    def __init__(self, backbone: Backbone, *, one: Plasticity, two: Plasticity) -> None:
+        super().__init__()
+        self.latent_dim, self.levels = backbone.latent_dim, backbone.levels
+        self.one = _branch(backbone, one)
+        self.two = _branch(backbone, two)
+        device = next(backbone.parameters()).device
+        self.alpha = nn.Parameter(torch.full((backbone.levels,), 0.5, device=device))
+
+    def level(self, number: int, x: Tensor) -> Tensor:
+        """Join the level of the two branches."""
+        # torch.lerp would be shorter, but under autocast its arguments would differ in type.
+        share = self.alpha[number]
+        return share * self.one.level(number, x) + (1 - share) * self.two.level(number, x)
+
+
+def _branch(backbone: Backbone, plasticity: Plasticity) -> Backbone:
+    branch = deepcopy(backbone)
+    if plasticity == "fixed":
+        branch.requires_grad_(False)
+    elif plasticity == "scaled":
+        for module in [*branch.modules()]:
+            for name, child in module.named_children():
+                if isinstance(child, nn.Conv2d):
+                    setattr(module, name, ScaledConv2d.of(child))
+    return branch
 
 
 class Classifier(nn.Module):
@@ -166,10 +394,8 @@ def imprint(head: SplitCosineHead, latents: Tensor, labels: Tensor) -> None:
 
     LUCIR does this before each task after the first, and the ELI paper's code base for iCaRL too.
 
-    Args:
-        head: The head of the task that begins.
-        latents: (N, dim), of un-augmented training images of the new classes; those of old classes are passed over.
-        labels: (N,) integers, positions among all classes of the head: the first new class has the number of old ones.
+    Latents (N, dim) are those of un-augmented training images; labels (N,) are positions among all classes of the head.
+    Images of old classes are passed over.
 
     Raises:
         LatentError: Something does not fit, or a new class has no image or no mean direction. The head is unchanged.

@@ -1,11 +1,20 @@
-"""Tables of measured numbers beside the printed ones; importing this module adds one of them to reports."""
+"""What the paper prints (`paper_results.json`), its published configurations, and tables that compare with it.
+
+Accuracies are in percent; names are those of the bench (`icarl`, `half-5`). One of the tables is part of reports.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib import resources
+from typing import Any
 
-from elign.lab.config.schema import TREE
+import yaml
+
+from elign.lab.config.schema import TREE, flatten
 from elign.lab.evaluation.methods import METHODS, default_of, marked
 from elign.lab.evaluation.metrics import (
     CONFIDENCE,
@@ -23,10 +32,171 @@ from elign.lab.evaluation.metrics import (
     same_sign,
     summarise,
 )
-from elign.lab.paper.published import NOTHING, Printed, differences, printed_cell, published_config, seeds_difference
-from elign.lab.report.run_groups import ORACLE, RunGroup
+from elign.lab.report.run_groups import MASK, ORACLE, TABLES, RunGroup, value_cell
 from elign.lab.report.table import Cell, Column, Format, Table
-from elign.lab.report.tables import TABLES, value_cell
+from elign.lab.runs.experiment import BENCHMARKS, CLASSIFICATION, DETECTION
+
+
+@dataclass(frozen=True)
+class Printed:
+    """Printed accuracies without and with alignment; the gain as printed where the paper prints gains."""
+
+    base: float | None = None
+    aligned: float | None = None
+    gain: float | None = None
+
+
+@dataclass(frozen=True)
+class PrintedPrecision:
+    """Printed mean average precisions: of the first task's classes, the second's, and all; ELI's gain in the last."""
+
+    old: float | None = None
+    new: float | None = None
+    all: float | None = None
+    gain: float | None = None
+
+
+NOTHING = Printed()
+NO_PRECISION = PrintedPrecision()
+
+
+@cache
+def numbers() -> Any:
+    """Return the content of `paper_results.json`."""
+    return json.loads(resources.files(__package__).joinpath("paper_results.json").read_text(encoding="utf-8"))
+
+
+_PUBLISHED = yaml.safe_load(resources.files(__package__).joinpath("published.yaml").read_text(encoding="utf-8"))
+
+
+def printed_cell(table: str, learner: str, data: str, protocol: str, choice: str = "") -> Printed:
+    """Return a cell of `table1`, `imagenet1k`, `implicit`, or of an ablation (its key, and its row without spaces).
+
+    Example:
+        >>> printed_cell("table1", "icarl", "cifar100", "half-5")
+        Printed(base=56.97, aligned=63.68, gain=6.71)
+    """
+    name, of_data = _PUBLISHED["learners"].get(learner, ""), _PUBLISHED["data"].get(data, "")
+    column = f"{of_data}_{protocol.replace('half', 'b50').replace('-', '_')}"
+    if table == "imagenet1k":
+        return Printed(gain=numbers()["fig_imagenet1k"]["average_gain"].get(name))
+    if table == "implicit":
+        kind, _, count = protocol.partition("-")
+        gains = numbers()["fig_implicit_regulariser"]["gain_over_AANet_without_ER"]
+        return Printed(gain=gains.get(count) if (kind, data) == ("half", "imagenet100") else None)
+    main = numbers()["table1_class_incremental"]
+    base = main["rows"].get(name, {}).get(column)
+    if table == "table1":
+        gain = main["printed_gains"].get(f"{name}+ELI", {}).get(column)
+        return NOTHING if base is None else Printed(base, main["rows"][f"{name}+ELI"][column], gain)
+    rows = {row.replace(" ", ""): cells for row, cells in numbers()[table]["rows"].items()}
+    if table == "table6_logit_aligner":
+        return _pair(base, rows.get(f"{name}+LogitAligner", {}).get(column))
+    # The other ablations are of iCaRL.
+    return _pair(base, rows.get(choice, {}).get(column)) if learner == "icarl" else NOTHING
+
+
+def printed_toy(latent_dim: int) -> Printed:
+    """Return the accuracy on task 1 after task 2 of the two-task experiment on MNIST."""
+    found = numbers()["toy_mnist"]["paper"].get(str(latent_dim))
+    return NOTHING if found is None else _pair(found["task1_after_task2"], found["task1_with_ELI"])
+
+
+def printed_precision(learner: str, protocol: str) -> PrintedPrecision:
+    """Return a row of Table 2, detection on VOC 2007 after the second task; `first` is the detector before it.
+
+    Example:
+        >>> printed_precision("iod", "15+5")
+        PrintedPrecision(old=71.73, new=55.9, all=67.8, gain=None)
+    """
+    rows = numbers()["table2_incremental_detection"]["settings"].get(protocol, {})
+    if learner == "first":
+        # The mean of the printed precisions: the table's own means of these rows are over other numbers of classes.
+        found = rows.get(f"First {protocol.partition('+')[0]}")
+        return NO_PRECISION if found is None else PrintedPrecision(old=found["mean_old"])
+    found = rows.get(_PUBLISHED["detectors"].get(learner))
+    if found is None:
+        return NO_PRECISION
+    gain = numbers()["table2_printed_gains"].get(protocol) if learner == "iod+eli" else None
+    return PrintedPrecision(found["mean_old"], found["mean_new"], found["mAP_printed"], gain)
+
+
+def _pair(base: float | None, aligned: float | None) -> Printed:
+    return NOTHING if base is None or aligned is None else Printed(base, aligned, round(aligned - base, 2))
+
+
+def published_words(benchmark: str, data: str, protocol: str, given: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return what the authors set for a protocol beside `preset=paper`, except for the keys in `given`."""
+    own: dict[str, str] = _PUBLISHED["splits"].get(protocol, {}) if benchmark == DETECTION else {}
+    if benchmark == CLASSIFICATION and protocol.startswith("equal-"):
+        # Their flag for equal tasks keeps the natural order of classes and makes the net for CIFAR one of 14 layers.
+        own = {"data.order": "null"} | ({"model": "resnet14"} if data == "cifar100" else {})
+    keys = {text.partition("=")[0] for text in given}
+    return tuple(f"{key}={value}" for key, value in own.items() if key not in keys)
+
+
+def published_aligner(learner: str, data: str, protocol: str) -> tuple[str, ...]:
+    """Return the one exception among the published settings of the aligner: a linear energy."""
+    exception = learner.startswith("aanet") and data == "imagenet100" and protocol in ("half-10", "half-25")
+    return ("aligner.hidden=[]",) if exception else ()
+
+
+def published_config(benchmark: str, learner: str, data: str, protocol: str) -> Any:
+    """Return the configuration of a published run."""
+    words = [f"learner={learner}", f"data={data}", f"protocol={protocol}", "preset=paper"]
+    words += [*published_words(benchmark, data, protocol), *published_aligner(learner, data, protocol)]
+    return BENCHMARKS[benchmark].compose(words)
+
+
+def differences(pairs: Iterable[tuple[Any, Any]], *, varied: Collection[str] = ()) -> list[str]:
+    """Say each setting in which runs differ from published ones, as sentences without an end; `varied` are left out."""
+    found: dict[str, dict[str, dict[str, None]]] = {}
+    for pair in pairs:
+        ours, theirs = map(_values, pair)
+        both_step = ours.get("train.schedule") == theirs.get("train.schedule") == "steps"
+        for key in dict.fromkeys((*ours, *theirs)):
+            one, other = ours.get(key, "none"), theirs.get(key, "none")
+            if one != other and key not in varied and (both_step or key not in _PUBLISHED["steps"]):
+                found.setdefault(key, {}).setdefault(one, {})[other] = None
+    said, labels = {}, _PUBLISHED["labels"]
+    for key in (*(key for key in labels if key in found), *found):
+        texts = (f"{one} instead of {' or '.join(others)}" for one, others in found[key].items())
+        said[key] = f"{labels.get(key, key)}: {', '.join(texts)}"
+    return list(said.values())
+
+
+def scale_note(preset: str, found: Sequence[str]) -> str:
+    """Return the differences as the first note of a table."""
+    if not found:
+        return f"preset={preset}: the published settings, as far as they are known"
+    return f"preset={preset}, not the paper's scale: {'; '.join(found)}"
+
+
+def seeds_difference(seeds: int) -> list[str]:
+    """Say how many seeds there are, where the paper has another number."""
+    return [] if seeds == 3 else [f"{seeds} seed{'s' if seeds > 1 else ''} instead of 3 runs"]
+
+
+def _values(config: Any) -> dict[str, str]:
+    """Return the settings that are compared, as texts."""
+    settings = {key: value for key, value in flatten(config, whole=True).items() if key not in _PUBLISHED["skipped"]}
+    settings = {key: value for key, value in settings.items() if not key.startswith(("protocol.", "learner.name"))}
+    epochs = f"{settings.pop('train.first_epochs')}/{settings.pop('train.epochs')}"
+    if "memory.budget" in settings:
+        budget, per_class = settings.pop("memory.budget"), settings.pop("memory.per_class")
+        in_all = f"{budget} in all" if budget else "none"
+        settings["memory"] = f"{per_class} of each class" if per_class else in_all
+    return {"epochs": epochs} | {key: _text(key, value) for key, value in settings.items()}
+
+
+def _text(key: str, value: Any) -> str:
+    if value is None:
+        own = "the detector's own" if key.startswith("model.") and key != "model.weights" else "none"
+        return str(_PUBLISHED["none"].get(key, own))
+    if isinstance(value, list):
+        return " and ".join(map(str, value)) or "none"
+    return ("no", "yes")[value] if isinstance(value, bool) else str(value)
+
 
 Value = Cell | str | float | None
 Cells = list[tuple[Column, Value]]
@@ -55,8 +225,7 @@ def in_file(values: Mapping[str, Value]) -> Cells:
 def mean_cells(name: str, values: Sequence[float]) -> Cells:
     """Make the cells of mean and deviation for CSV files; both are empty where there is no value."""
     found = mean_std(values) if values else None
-    mean, std = (found.mean, found.std) if found else (None, None)
-    return in_file({name: mean, f"{name}_std": std})
+    return in_file({name: found.mean if found else None, f"{name}_std": found.std if found else None})
 
 
 def gain_cell(gain: Difference | float | None) -> Cell:
@@ -76,8 +245,7 @@ def make_table(title: str, rows: Sequence[Cells], *, notes: Sequence[str] = (), 
 def labels_of(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[str, list[Column]]:
     """Make the columns of labels; what all rows have in common goes into the title."""
     same = [len(rows) > 1 and len({row[place] for row in rows}) == 1 for place in range(len(headings))]
-    if all(same):
-        same[-1] = False
+    same[-1] &= not all(same)
     said = [rows[0][place] for place, shared in enumerate(same) if shared]
     columns = [label(heading, shown=not shared) for heading, shared in zip(headings, same, strict=True)]
     return ", ".join([title, *said]), columns
@@ -134,13 +302,7 @@ def comparison_tables(
 ) -> list[Table]:
     """Make the table of some experiments, and one with the gains of the baselines for the terminal.
 
-    Args:
-        title: Above the table.
-        headings: Of the labels.
-        lines: The rows.
-        aligned: Name of the aligned method, with its mark if it uses test labels.
-        notes: Above the table.
-        command: What makes the table again.
+    `headings` are of the labels; `aligned` is the aligned method, with its mark if it uses test labels.
     """
     names = list(dict.fromkeys(name for line in lines for name in line.baselines))
     whole, columns = labels_of(title, headings, [line.labels for line in lines])
@@ -159,8 +321,9 @@ def comparison_tables(
         more: dict[str, Value] = {f"gain of {name}": cell for name, cell in cells.items()}
         shown = [(page(name), cell) for name, cell in more.items()]
         rows.append([*start, *_against(line, aligned, one_seed=one_seed), *shown, *_record(line), *in_file(more)])
-        all_gains = {aligned: gain_cell(line.gain), **cells}
-        gains.append([*start, *((Column(name), cell) for name, cell in all_gains.items())])
+        gains.append(
+            [*start, (Column(aligned), gain_cell(line.gain)), *((Column(name), cells[name]) for name in names)]
+        )
     main = make_table(whole, rows, notes=notes, command=command)
     return [main, make_table("Gains", gains)] if names else [main]
 
@@ -230,30 +393,24 @@ def paper_table(groups: Sequence[RunGroup]) -> Table | None:
     return table
 
 
-_METRICS = {
-    "average": "average",
-    "average_incremental": "without the first task",
-    "last": "last",
-    "old": "old",
-    "new": "new",
-}
+_METRICS = {name: name for name in ("average", "average_incremental", "last", "old", "new")}
+_METRICS["average_incremental"] = "without the first task"
 
 Values = Mapping[str, tuple[float | None, ...]]
 """Values of one method over seeds, by metric; in percent."""
 
 
 def method_values(seeds: Sequence[Sequence[Row]]) -> dict[str, Values]:
-    """Return the values of the label-free methods and two oracles, by name; methods that some seed lacks are left out.
+    """Return the values of the label-free methods and two oracles, from the rows of each seed.
 
-    Args:
-        seeds: The rows of each seed.
+    Methods that some seed lacks are left out.
     """
     runs = [{(each.method, each.classifier): each for each in summarise(rows)} for rows in seeds]
     wanted = [(marked(name), (name, classifier)) for name in METHODS for classifier in ("fc", *HEADLESS)]
     wanted += [(f"{name}, nearest mean", (name, "nearest-mean")) for name in ("base", "eli/all")]
     found: dict[str, Values] = {}
     for shown, key in wanted:
-        if all(key in run for run in runs) and (not METHODS[key[0]].uses_labels or key[0] in (ORACLE, "oracle-mask")):
+        if all(key in run for run in runs) and (not METHODS[key[0]].uses_labels or key[0] in (ORACLE, MASK)):
             numbers = {metric: [getattr(run[key], metric) for run in runs] for metric in _METRICS}
             found[shown] = {
                 metric: tuple(None if value is None else 100 * value for value in values)
@@ -272,21 +429,15 @@ def label_free_tables(
 ) -> list[Table]:
     """Make the table of all label-free methods and their oracles, and one with its gains for the terminal.
 
-    Args:
-        blocks: Learner, data and protocol, with the values of the methods by name.
-        title: Above the table.
-        notes: Above the table.
-        seeds: How many.
-        command: What makes the table again.
+    A block is learner, data and protocol, with the values of the methods by name.
     """
     averages = f"accuracy in %; {ONE_SEED if seeds == 1 else f'mean ± sample standard deviation over {seeds} seeds'}"
     averages += (
         "; gains and differences in points, of the mean over tasks without the first, paired by seed; recovered: that "
         "gain as a share of the one of oracle-mask, in %"
     )
-    headings = ("learner", "data", "protocol", "method")
     named = [((*labels, name), values, of) for labels, of in blocks for name, values in of.items()]
-    whole, columns = labels_of(title, headings, [labels for labels, _, _ in named])
+    whole, columns = labels_of(title, ("learner", "data", "protocol", "method"), [labels for labels, _, _ in named])
     default = default_of({labels[-1] for labels, _, _ in named})
     rows: list[Cells] = []
     gains: list[Cells] = []
@@ -303,7 +454,7 @@ def label_free_tables(
 
 
 def _gains(values: Values, of: Mapping[str, Values], default: str) -> dict[str, Cell]:
-    base, mask = of["base"], of[marked("oracle-mask")]
+    base, mask = of["base"], of[marked(MASK)]
     three = (side["average_incremental"] for side in (values, base, mask))
     shares = [recovered_fraction(*numbers) for numbers in zip(*three, strict=True)]
     gain, interval = _difference(values, base)
@@ -325,10 +476,9 @@ def _mean(values: Sequence[float | None]) -> Cell:
 
 def _difference(ones: Values | None, others: Values) -> tuple[Cell, Cell]:
     """Return a paired difference and its interval; dashes between equals."""
-    if ones is not None and ones is not others:
-        both = zip(ones["average_incremental"], others["average_incremental"], strict=True)
-        pairs = [(one, other) for one, other in both if one is not None and other is not None]
-        if pairs:
-            found = paired_difference(*zip(*pairs, strict=True))
-            return gain_cell(found), Cell.of(None if found.interval is None else interval_text(found))
-    return Cell.of(None), Cell.of(None)
+    sides = (side["average_incremental"] for side in (ones or others, others))
+    pairs = [(one, other) for one, other in zip(*sides, strict=True) if one is not None and other is not None]
+    if ones is None or ones is others or not pairs:
+        return Cell.of(None), Cell.of(None)
+    found = paired_difference(*zip(*pairs, strict=True))
+    return gain_cell(found), Cell.of(None if found.interval is None else interval_text(found))

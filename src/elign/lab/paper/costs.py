@@ -24,8 +24,8 @@ from rich.console import Console
 
 import elign
 from elign.lab.environment import describe_environment
+from elign.lab.paper.comparison import numbers
 from elign.lab.paper.plan import Job, Plan
-from elign.lab.paper.published import numbers
 from elign.lab.paper.request import Grid, Request
 from elign.lab.report.table import Cell, Table
 from elign.utils.files import write_text_atomic
@@ -39,13 +39,13 @@ def costs_plan(name: str, grid: Grid, request: Request) -> Plan:
     request, remarks = request.reduced(name, takes=())
     dims = grid.smoke_dimensions if request.smoke else grid.dimensions
     iterations = 50 if request.smoke else 1500
-    folder = request.out / "compute"
+    files = {dim: request.out / "compute" / f"{dim}-{iterations}.json" for dim in dims}
 
     def tables() -> list[Table]:
-        found = {dim: _load(folder, dim, iterations) or {} for dim in dims}
+        found = {dim: _load(file, iterations) or {} for dim, file in files.items()}
         return [_table(grid.title, found, iterations, request.command(name))]
 
-    jobs = tuple(_job(folder, dim, iterations) for dim in dims)
+    jobs = tuple(_job(file, dim, iterations) for dim, file in files.items())
     return Plan(name, grid.title, jobs, tables, request, remarks)
 
 
@@ -111,14 +111,13 @@ def _peak() -> int:
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-def _job(folder: Path, dim: int, iterations: int) -> Job:
+def _job(file: Path, dim: int, iterations: int) -> Job:
     def work(console: Console) -> None:
         console.print(f"measure costs at {dim} dimensions")
         content = {"settings": _settings(iterations)} | measure(dim, iterations)
-        write_text_atomic(_file(folder, dim, iterations), json.dumps(content, indent=1) + "\n")
+        write_text_atomic(file, json.dumps(content, indent=1) + "\n")
 
-    done = _load(folder, dim, iterations) is not None
-    return Job(f"compute {folder} {dim} {iterations}", "measure costs", done, None, work)
+    return Job(f"compute {file}", "measure costs", _load(file, iterations) is not None, None, work)
 
 
 def _settings(iterations: int) -> dict[str, Any]:
@@ -126,14 +125,10 @@ def _settings(iterations: int) -> dict[str, Any]:
     return {"iterations": iterations} | {name: environment[name] for name in ("elign", "torch", "processor")}
 
 
-def _file(folder: Path, dim: int, iterations: int) -> Path:
-    return folder / f"{dim}-{iterations}.json"
-
-
-def _load(folder: Path, dim: int, iterations: int) -> dict[str, Any] | None:
+def _load(file: Path, iterations: int) -> dict[str, Any] | None:
     """Return what was measured before on this machine with these versions, if anything."""
     try:
-        content = json.loads(_file(folder, dim, iterations).read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     return content if isinstance(content, dict) and content.get("settings") == _settings(iterations) else None

@@ -11,31 +11,28 @@ from elign.lab.evaluation.methods import marked
 from elign.lab.evaluation.metrics import Difference, Row, curve, interval_text, paired_difference, same_sign
 from elign.lab.paper.comparison import (
     INTERVAL,
+    NO_PRECISION,
     Cells,
+    PrintedPrecision,
     Value,
     averages_note,
+    differences,
     gain_cell,
     in_file,
     label,
     make_table,
     mean_cells,
+    numbers,
     page,
+    printed_precision,
+    published_config,
+    scale_note,
     values_text,
 )
 from elign.lab.paper.plan import Evaluation, Plan, Store, over_seeds, planned_run, training_plan
-from elign.lab.paper.published import (
-    NO_PRECISION,
-    PrintedPrecision,
-    differences,
-    numbers,
-    printed_precision,
-    printed_precision_gain,
-    published_config,
-    scale_note,
-)
 from elign.lab.paper.request import Grid, Request
+from elign.lab.report.run_groups import value_cell
 from elign.lab.report.table import Table
-from elign.lab.report.tables import value_cell
 from elign.lab.runs.experiment import DETECTION
 
 PRINTED_AS: Mapping[str, str] = {"5+5": "10+10", "8+2": "15+5", "9+1": "19+1"}
@@ -56,16 +53,11 @@ _CLASSES = {"digit-scenes": 10, "voc2007": 20}
 
 @dataclass(frozen=True)
 class Precisions:
-    """A row of the table; in percent, one value for each seed, in the same order everywhere.
+    """A row of the table: values in percent by part, one for each seed, in the same order everywhere.
 
     Args:
-        protocol: Its split.
-        learner: Its learner.
-        values: By part; a part without a value is left out.
         method: The method, with its mark if it uses test annotations.
-        base: The same detectors without a method, by part; empty for the row of the detectors themselves.
-        printed: What the paper has for it.
-        printed_gain: Of all classes.
+        base: The same detectors without a method; empty for the row of the detectors themselves.
     """
 
     protocol: str
@@ -74,7 +66,6 @@ class Precisions:
     method: str = "base"
     base: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     printed: PrintedPrecision = NO_PRECISION
-    printed_gain: float | None = None
 
     def gain(self, part: str) -> Difference | None:
         """Return how far the method lies above the base, paired by seed; None for the base itself."""
@@ -143,10 +134,8 @@ def _measure(line: Line, store: Store) -> list[Precisions]:
     base = _values(rows, "base")
     found = [Precisions(protocol, learner, base, printed=printed_precision(learner, beside))]
     for name in SHOWN if learner == _ALIGNED else ():
-        printed, gain = NO_PRECISION, None
-        if name == "eli/oracle":
-            printed, gain = printed_precision(f"{_ALIGNED}+eli", beside), printed_precision_gain(beside)
-        found.append(Precisions(protocol, learner, _values(rows, name), marked(name), base, printed, gain))
+        printed = printed_precision(f"{_ALIGNED}+eli", beside) if name == "eli/oracle" else NO_PRECISION
+        found.append(Precisions(protocol, learner, _values(rows, name), marked(name), base, printed))
     return found
 
 
@@ -200,54 +189,47 @@ def _notes(grid: Grid, request: Request, lines: Sequence[Line]) -> list[str]:
 
 def precision_tables(title: str, lines: Sequence[Precisions], *, notes: Sequence[str], command: str) -> list[Table]:
     """Make the table, and one with the gains of the methods for the terminal."""
-    rows = [_row(line) for line in lines]
-    tables = [make_table(title, rows, notes=notes, command=command)]
-    methods = [line for line in lines if line.base]
-    if methods:
-        one_seed = all(len(line.values["all"]) == 1 for line in methods)
-        tables.append(make_table("Gains", [_gain_row(line, one_seed=one_seed) for line in methods]))
-    return tables
-
-
-def _row(line: Precisions) -> Cells:
-    row: Cells = [(label("protocol"), line.protocol), (label("learner"), line.learner), (label("method"), line.method)]
-    for part in PARTS:
-        row.append((page(f"{part}, paper", terminal=part == "all"), getattr(line.printed, part)))
-        row.append((page(part, terminal=True), value_cell(line.values.get(part, ()))))
-    row += [(page(title), cell) for title, cell in _gains(line).items()]
-    return row + _record(line)
-
-
-def _gain_row(line: Precisions, *, one_seed: bool) -> Cells:
-    row: Cells = [(label("protocol"), line.protocol), (label("method"), line.method)]
+    rows: list[Cells] = []
+    gains: list[Cells] = []
     # The notes say that one seed has no interval.
-    gains = {title: cell for title, cell in _gains(line).items() if not (one_seed and title == INTERVAL)}
-    return row + [(page(title, terminal=True), cell) for title, cell in gains.items()]
+    hidden = INTERVAL if all(len(line.values["all"]) == 1 for line in lines if line.base) else ""
+    for line in lines:
+        protocol, method = (label("protocol"), line.protocol), (label("method"), line.method)
+        row: Cells = [protocol, (label("learner"), line.learner), method]
+        for part in PARTS:
+            row.append((page(f"{part}, paper", terminal=part == "all"), getattr(line.printed, part)))
+            row.append((page(part, terminal=True), value_cell(line.values.get(part, ()))))
+        more = _gains(line)
+        rows.append([*row, *((page(name), cell) for name, cell in more.items()), *_record(line)])
+        shown = [(page(name, terminal=True), cell) for name, cell in more.items() if name != hidden]
+        gains += [[protocol, method, *shown]] if line.base else []
+    main = make_table(title, rows, notes=notes, command=command)
+    return [main, make_table("Gains", gains)] if gains else [main]
 
 
 def _gains(line: Precisions) -> dict[str, Value]:
     gain = line.gain("all")
     return {
-        "gain, paper": gain_cell(line.printed_gain if gain else None),
+        "gain, paper": gain_cell(line.printed.gain if gain else None),
         "gain": gain_cell(gain),
         INTERVAL: interval_text(gain) if gain else None,
-        "same sign": same_sign(line.printed_gain, gain) if gain else None,
+        "same sign": same_sign(line.printed.gain, gain) if gain else None,
         **{f"gain of {part}": gain_cell(line.gain(part)) for part in ("old", "new")},
     }
 
 
 def _record(line: Precisions) -> Cells:
-    gain = line.gain("all")
     cells = in_file({"seeds": len(line.values["old"])})
     for part in PARTS:
         values = line.values.get(part, ())
         cells += in_file({f"paper_{part}": getattr(line.printed, part), f"{part}_values": values_text(values)})
         cells += mean_cells(part, values)
-    cells += in_file({"paper_gain": line.printed_gain})
+    cells += in_file({"paper_gain": line.printed.gain})
     for part in PARTS:
-        found = line.gain(part)
-        low, high = (found.interval if found else None) or (None, None)
+        gain = line.gain(part)
+        low, high = (gain.interval if gain else None) or (None, None)
         cells += in_file(
-            {f"gain_{part}": found.mean if found else None, f"gain_{part}_low": low, f"gain_{part}_high": high}
+            {f"gain_{part}": gain.mean if gain else None, f"gain_{part}_low": low, f"gain_{part}_high": high}
         )
-    return cells + in_file({"same_sign": same_sign(line.printed_gain, gain) if gain else None})
+    # The last part is all classes.
+    return cells + in_file({"same_sign": same_sign(line.printed.gain, gain) if gain else None})

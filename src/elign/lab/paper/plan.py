@@ -14,7 +14,7 @@ from rich.console import Console
 from elign.lab.config.composition import ConfigError
 from elign.lab.config.schema import flatten
 from elign.lab.evaluation.metrics import Row
-from elign.lab.paper.published import published_words
+from elign.lab.paper.comparison import published_words
 from elign.lab.paper.request import Grid, Request
 from elign.lab.report.table import Table
 from elign.lab.runs.experiment import BENCHMARKS, DETECTION, evaluated_by
@@ -27,12 +27,8 @@ from elign.utils.errors import ElignError
 class Job:
     """Something to do once, whichever experiment needs it.
 
-    Args:
-        key: Equal for equal jobs.
-        group: What it is, without its seed: jobs of one group share a row of the plan.
-        done: Whether its result is on disk.
-        seconds: About how long the rest of it takes; None if unknown.
-        work: Does what is left of it.
+    Equal jobs have the same key; jobs of one group share a row of the plan. `work` does what is left, which takes about
+    so many `seconds`; None if unknown.
     """
 
     key: str
@@ -47,12 +43,9 @@ class Plan:
     """What an experiment needs.
 
     Args:
-        name: Of the experiment.
-        title: In words.
         jobs: What to do, in an order in which they can be done.
         tables: Makes the table once all jobs are done; further ones repeat parts of it for the terminal.
         request: The part of the request that concerns it.
-        remarks: To be shown with the plan.
         missing: What keeps it from starting, such as data that are not there.
     """
 
@@ -170,11 +163,7 @@ class Evaluation:
 
 
 def planned_run(request: Request, benchmark: str, learner: str, data: str, protocol: str, seed: int) -> PlannedRun:
-    """Plan a run; at the published scale with the published settings of its protocol.
-
-    Raises:
-        ConfigError: A setting is wrong.
-    """
+    """Plan a run; at the published scale with the published settings of its protocol."""
     words = [f"learner={learner}", f"data={data}", f"protocol={protocol}", f"preset={request.preset}", f"seed={seed}"]
     words += request.settings
     if request.preset == "paper":
@@ -184,11 +173,7 @@ def planned_run(request: Request, benchmark: str, learner: str, data: str, proto
 
 
 def planned_evaluation(run: PlannedRun, words: Sequence[str] = ()) -> Evaluation:
-    """Plan to evaluate a run with other settings of the aligner.
-
-    Raises:
-        ConfigError: A setting is wrong, or not of the aligner.
-    """
+    """Plan to evaluate a run, perhaps with other settings of the aligner."""
     config = BENCHMARKS[run.config.benchmark].with_aligner(run.config, words) if words else run.config
     return Evaluation(config.digest(), run, config)
 
@@ -294,7 +279,7 @@ def training_plan(
     store = Store(request.out, benchmark)
     runs = dict.fromkeys(each.run for each in planned)
     first = len({run.first_task for run in runs})
-    remarks = (f"{name}: {len(runs)} runs share {first} first task{'s' if first > 1 else ''}",)
+    shared = f"{name}: {len(runs)} runs share {first} first task{'s' if first > 1 else ''}"
     configs = {each.config.data.name: each.config for each in planned}
     missing = (BENCHMARKS[benchmark].missing_data(config) for config in configs.values())
 
@@ -308,7 +293,7 @@ def training_plan(
         jobs=_jobs(planned, store),
         tables=refreshed,
         request=request,
-        remarks=remarks if first < len(runs) else (),
+        remarks=(shared,) if first < len(runs) else (),
         missing=tuple(filter(None, missing)),
     )
 
@@ -342,15 +327,14 @@ def _training(run: PlannedRun, store: Store, durations: Durations, *, first_task
 
 
 def _evaluation(planned: Evaluation, store: Store, durations: Durations) -> Job:
-    target = store.evaluation_folder(planned)
+    target, what = store.evaluation_folder(planned), f"evaluate {planned.run.title} with"
 
     def work(console: Console) -> None:
-        console.print(f"evaluate {planned.run.title} with {target.path.name}", soft_wrap=True, markup=False)
+        console.print(f"{what} {target.path.name}", soft_wrap=True, markup=False)
         store.evaluate(planned, console)
 
-    group = f"evaluate {planned.run.title} with other aligners"
     done, seconds = store.is_done(planned), durations.of_evaluation(planned)
-    return Job(f"evaluation {target.path}", group, done, seconds, work)
+    return Job(f"evaluation {target.path}", f"{what} other aligners", done, seconds, work)
 
 
 _SCALE = (
@@ -371,8 +355,7 @@ class Durations:
 
     def of_run(self, folder: RunDir, config: Any, *, first_task: bool) -> float | None:
         """Estimate the seconds left of a run that may train its first task itself; None if no run is like it."""
-        alike = self._alike(config)
-        if not alike:
+        if not (alike := self._alike(config)):
             return None
         done = folder.finished_tasks()
         share = max(0.0, 1 - done / statistics.median(map(len, alike)))
@@ -383,8 +366,7 @@ class Durations:
 
     def of_evaluation(self, planned: Evaluation) -> float | None:
         """Estimate the seconds of an evaluation, in proportion to iterations and steps; None if unknown."""
-        alike = self._alike(planned.config)
-        if not alike:
+        if not (alike := self._alike(planned.config)):
             return None
         # Latents of images are kept, those of regions are extracted again.
         again = ("methods", "extract") if planned.config.benchmark == DETECTION else ("methods",)
@@ -401,6 +383,5 @@ class Durations:
         return [seconds for _, seconds in learner or same or found]
 
 
-def _scale(config: Any) -> tuple[Any, ...]:
-    settings = flatten(config, whole=True)
-    return tuple(settings.get(key) for key in _SCALE)
+def _scale(config: Any) -> list[Any]:
+    return [flatten(config, whole=True).get(key) for key in _SCALE]

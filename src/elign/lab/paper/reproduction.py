@@ -7,20 +7,23 @@ from collections.abc import Sequence
 from elign.lab.config.composition import ConfigError
 from elign.lab.evaluation.methods import METHODS, marked
 from elign.lab.evaluation.metrics import Row, average_accuracy, curve
-from elign.lab.paper.comparison import Measured, comparison_tables, label_free_tables, method_values
-from elign.lab.paper.costs import costs_plan
-from elign.lab.paper.detection_table import detection_plan
-from elign.lab.paper.plan import Evaluation, Plan, Store, over_seeds, training_plan
-from elign.lab.paper.published import (
+from elign.lab.paper.comparison import (
     NOTHING,
+    Measured,
     Printed,
+    comparison_tables,
     differences,
+    label_free_tables,
+    method_values,
     printed_cell,
     published_aligner,
     published_config,
     scale_note,
     seeds_difference,
 )
+from elign.lab.paper.costs import costs_plan
+from elign.lab.paper.detection_table import detection_plan
+from elign.lab.paper.plan import Evaluation, Plan, Store, over_seeds, training_plan
 from elign.lab.paper.request import Grid, Request, read_grid
 from elign.lab.paper.two_tasks import two_task_plan
 from elign.lab.report.table import Table

@@ -88,14 +88,10 @@ class Request:
     """What to reproduce, at which scale.
 
     Args:
-        preset: The scale.
         seeds: How many; they are 0, 1, ...
         out: The folder of runs and tables.
         data: The data sets; this and the next two empty for the usual ones.
-        protocols: How classes are split into tasks.
-        learners: The learners.
-        settings: Further settings of every training, as `key=value`.
-        aligner: Further settings of every aligner, as `aligner.key=value`.
+        settings: Further settings of every training, as `key=value`; then those of every aligner.
         alone: Whether there is a single experiment, so that every setting must be meant for it.
     """
 
@@ -163,9 +159,8 @@ class Request:
         """
         asked = tuple(name for name in usual if name in self.protocols) if self.protocols else tuple(usual)
         if not asked:
-            raise ConfigError(
-                f"protocol={','.join(self.protocols)} is not part of this experiment: it has {', '.join(usual)}."
-            )
+            text = ",".join(self.protocols)
+            raise ConfigError(f"protocol={text} is not part of this experiment: it has {', '.join(usual)}.")
         classes = {entry.name: entry.classes for entry in catalogue()}.get(data)
         if classes is None:
             return asked
@@ -182,11 +177,7 @@ class Request:
 
 
 def read_request(words: Sequence[str]) -> tuple[tuple[str, ...], Request]:
-    """Return the chosen experiments, each once, and the settings.
-
-    Raises:
-        ConfigError: Something is unknown or cannot have its value; the message has the nearest right one.
-    """
+    """Return the chosen experiments, each once, and the settings; an error names what would have been right."""
     chosen = list(dict.fromkeys(word for word in words if "=" not in word))
     for name in chosen:
         if name not in (*NAMES, "all"):
@@ -221,8 +212,7 @@ def _benchmark(chosen: Sequence[str]) -> str:
 
 
 def _request(given: dict[str, str], benchmark: str) -> Request:
-    preset = given.get("preset", "small")
-    if preset not in PRESETS:
+    if (preset := given.get("preset", "small")) not in PRESETS:
         raise unknown_choice("preset", preset, PRESETS)
     seeds = given.get("seeds", "1" if preset == "smoke" else "3")
     if not seeds.isdecimal() or int(seeds) < 1:

@@ -10,11 +10,13 @@ import time
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, replace
+from importlib import resources
 from itertools import chain, product
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import torch
+import yaml
 from rich.console import Console
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -25,20 +27,18 @@ from elign.aligners.linear import MeanShift, RandomShift, Ridge
 from elign.lab.config.composition import ConfigError, Count, validate
 from elign.lab.config.schema import ALIGNER_DEFAULTS, TREE, ModelConfig, RunConfig, describe
 from elign.lab.data.base import ImageData, first_of_each, load_dataset
-from elign.lab.data.memory import Memory
+from elign.lab.data.scenario import Memory
 from elign.lab.environment import derive_seed
 from elign.lab.evaluation.features import TaskLatents
 from elign.lab.evaluation.methods import METHODS, Prediction
 from elign.lab.evaluation.metrics import Row, curve, difference_text, mean_std, score, seeds_text
 from elign.lab.evaluation.task_evaluation import Drift
-from elign.lab.paper.comparison import Measured, comparison_tables
+from elign.lab.paper.comparison import Measured, comparison_tables, differences, numbers, printed_toy
 from elign.lab.paper.plan import Evaluation as PlannedEvaluation
 from elign.lab.paper.plan import Plan, Store, is_finished, planned_evaluation, planned_run, training_plan
-from elign.lab.paper.published import differences, numbers, printed_toy
 from elign.lab.paper.request import Grid, Request
-from elign.lab.report.run_groups import RunGroup
+from elign.lab.report.run_groups import TABLES, RunGroup, value_cell
 from elign.lab.report.table import Cell, Column, Table
-from elign.lab.report.tables import TABLES, value_cell
 from elign.lab.runs.experiment import BENCHMARKS, Classification, Evaluation, Experiment
 from elign.lab.runs.launch import start_run
 from elign.lab.runs.run_dir import RunDir
@@ -47,36 +47,9 @@ from elign.lab.training.trainer import Callback, Resume, TrainingProgress
 TWO_TASK = "two-task"
 DATA = ("digits", "mnist", "fashion-mnist")
 
-# About 600 digits a task instead of 30,000 images: more passes over them, in smaller batches and longer steps, so that
-# the latents drift about as far as they do on MNIST; a shorter training of the energy model.
-_DIGITS = {
-    "train.first_epochs": "40",
-    "train.epochs": "40",
-    "train.batch_size": "32",
-    "train.learning_rate": "0.3",
-    "aligner.iterations": "8000",
-}
-# The authors' notebooks: the rest is the same for both latent dimensions.
-_PAPER = {
-    "train.first_epochs": "10",
-    "train.epochs": "10",
-    "train.batch_size": "128",
-    "train.learning_rate": "0.1",
-    "aligner.iterations": "17100",
-}
-_PAPER_512 = {**_PAPER, "aligner.iterations": "8500", "aligner.ema_decay": "0.89"}
-_ALWAYS = {
-    "protocol": "equal-2",
-    "learner": "finetune",
-    "memory": "none",
-    "data.order": "null",
-    "train.weight_decay": "0",
-    "train.accelerator": "cpu",
-    **{f"aligner.{name}": str(ALIGNER_DEFAULTS[name]) for name in ("steps", "step_size")},
-    "aligner.hidden": "[64]",
-    "aligner.ema_decay": "0.99",
-}
-_SMOKE_ITERATIONS = "300"
+_SETTINGS: Mapping[str, Mapping[str, str]] = yaml.safe_load(
+    resources.files(__package__).joinpath("two_tasks.yaml").read_text(encoding="utf-8")
+)
 # Enough pairs for histograms of energies; the others are computed again in no time.
 _KEPT_PAIRS = 2000
 _SHOWN_EPOCHS = 10  # an epoch takes a fraction of a second
@@ -181,17 +154,16 @@ class TwoTaskExperiment(Experiment):
                 f"Two tasks need data={'|'.join(DATA)}, model.latent_dim=N and learner.heads=paper|trained, not "
                 f"data={data}, model.latent_dim={dim} and learner.heads={heads}."
             )
-        scale = _DIGITS if data == "digits" else _PAPER_512 if dim == "512" else _PAPER
-        smoke = {"aligner.iterations": _SMOKE_ITERATIONS} if given.get("preset") == "smoke" else {}
-        values = describe(TREE.compose([f"{key}={value}" for key, value in (_ALWAYS | scale | smoke | given).items()]))
+        scale = "digits" if data == "digits" else "paper-512" if dim == "512" else "paper"
+        smoke = _SETTINGS["smoke"] if given.get("preset") == "smoke" else {}
+        defaults = {f"aligner.{name}": str(ALIGNER_DEFAULTS[name]) for name in ("steps", "step_size")}
+        settings = {**defaults, **_SETTINGS["always"], **_SETTINGS[scale], **smoke, **given}
+        values = describe(TREE.compose([f"{key}={value}" for key, value in settings.items()]))
         values["model"] = {"name": "linear", "latent_dim": int(dim)}
         values["learner"] |= {"name": "two-heads", "options": {"heads": heads}}
         return validate(TwoTaskConfig, values)
 
-    @classmethod
-    def missing_data(cls, config: TwoTaskConfig) -> str | None:
-        """Look for the data set among those of the bench."""
-        return Classification.missing_data(config)
+    missing_data = Classification.missing_data
 
     def open_data(self) -> ImageData:
         """Load the images."""
@@ -254,7 +226,8 @@ class TwoTaskExperiment(Experiment):
 
     def is_complete(self, number: int, evaluation: Evaluation) -> bool:
         """Return whether latents and aligner are there."""
-        files = [evaluation.run.latents_file(number), *([evaluation.target.aligner_file(1, "eli")] if number else [])]
+        latents = evaluation.run.task_file(number, "latents")
+        files = [latents, *([evaluation.target.aligner_file(1, "eli")] if number else [])]
         return all(file.is_file() for file in files)
 
     @torch.no_grad()
@@ -279,7 +252,7 @@ class TwoTaskExperiment(Experiment):
             pairs_current=none if learner.teacher is None else base(x),
         )
         kept = {name: getattr(latents, name)[:_KEPT_PAIRS].clone() for name in ("pairs_previous", "pairs_current")}
-        replace(latents, **kept).save(evaluation.run.latents_file(number))
+        replace(latents, **kept).save(evaluation.run.task_file(number, "latents"))
         return latents, time.perf_counter() - start
 
     def evaluate(
@@ -292,7 +265,7 @@ class TwoTaskExperiment(Experiment):
             rows = [self._row("base", learner.model, [current.test], current.test_labels)]
             return rows, {"seconds": {"extract": extracting}, "drift": {}}
         assert learner.teacher is not None  # noqa: S101  (there is a task before)
-        previous = TaskLatents.load(evaluation.run.latents_file(0)).test
+        previous = TaskLatents.load(evaluation.run.task_file(0, "latents")).test
         z_old, z_new = current.test[:old], current.test[old:]
         start = time.perf_counter()
         aligners, moved = self._fit(current, z_old, evaluation.aligner)

@@ -4,60 +4,33 @@ from __future__ import annotations
 
 import statistics
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
+from importlib import resources
 from itertools import accumulate
 from typing import Any
 
 import numpy as np
+import yaml
 from numpy.typing import NDArray
 
 from elign.lab.evaluation.methods import METHODS, default_of, marked
 from elign.lab.evaluation.metrics import deviation, mean_text
 from elign.lab.report.run_groups import MASK, ORACLE, PREVIOUS, RunGroup, label_note, measure_of
 
-PALETTE: Mapping[str, tuple[str, str]] = {
-    # name: (light, dark)
-    "page": ("#ffffff", "#14171c"),
-    "panel": ("#f6f7f9", "#1c2027"),
-    "ink": ("#1b1f24", "#e8eaed"),
-    "soft": ("#59636e", "#a3adb8"),
-    "grid": ("#dfe3e8", "#333a44"),
-    "accent": ("#0067a3", "#5ab0f0"),
-    "control": ("#7f8fa3", "#7f90a6"),
-    "reference": ("#c3cbd5", "#4c5663"),
-    "new": ("#8d959e", "#7b858f"),
-    "mark": ("#1b1f24", "#ffffff"),
-    "before": ("#d55e00", "#ff8f50"),
-    "aligned": ("#0067a3", "#5ab0f0"),
-    "previous": ("#009e73", "#35c9a2"),
-    "low": ("#0b62a4", "#6bb8f5"),
-    "middle": ("#f7f7f7", "#22262d"),
-    "high": ("#b5460f", "#ff9a5c"),
-    "class-0": ("#0072b2", "#4da6e8"),
-    "class-1": ("#e69f00", "#f2b84b"),
-    "class-2": ("#009e73", "#2fc7a0"),
-    "class-3": ("#d55e00", "#ff8347"),
-    "class-4": ("#b85c94", "#e69cc8"),
-    "class-5": ("#56b4e9", "#a6dcff"),
-    "class-6": ("#8a7a00", "#e6d94a"),
-    "class-7": ("#3d3d3d", "#f2f2f2"),
-}
+PALETTE: Mapping[str, tuple[str, str]] = yaml.safe_load(
+    resources.files(__package__).joinpath("templates", "palette.yaml").read_text(encoding="utf-8")
+)
+"""Colours by name: in light and in dark."""
 
 CLASS_COLOURS = sum(name.startswith("class-") for name in PALETTE)
 
 _METHOD_COLOURS = {"accent": "accent", "reference": "before", "baseline": "control", "oracle": "class-1"}
 """Colours of the palette for the colours that methods are registered with."""
 
-_ALIGNER_COLOURS = {
-    "base": "before",
-    "eli": "accent",
-    "mean-shift": "class-1",
-    "ridge": "previous",
-    "random-shift": "class-4",
-    "untrained": "control",
-}
+_ALIGNER_COLOURS = {"base": "before", "eli": "accent", "ridge": "previous", "untrained": "control"}
+_ALIGNER_COLOURS |= {"mean-shift": "class-1", "random-shift": "class-4"}
 
 
 def method_colour(name: str) -> str:
@@ -105,15 +78,9 @@ class Frames:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure.
+    """A figure: traces and layout for plotly, its numbers for a reader who cannot see it, and what it shows.
 
-    Args:
-        data: The traces, for plotly.
-        layout: Axes, legend and so on, for plotly.
-        alternative: Its numbers, for a reader who cannot see it.
-        caption: What it shows and what that means.
-        kind: Which height the style sheet gives it; empty for the usual one.
-        frames: What its slider steps through, if it has one.
+    `kind` is the height that the style sheet gives it; a figure with `frames` has a slider.
     """
 
     data: list[Spec]
@@ -518,3 +485,15 @@ def trade_off_figure(group: RunGroup) -> Figure:
         "labels. The means are over the tasks after the first; the table has all numbers.",
         kind="tall",
     )
+
+
+def group_figures(group: RunGroup) -> Iterator[tuple[str, Figure]]:
+    """Yield the figures of the numbers of a group, by name."""
+    yield "averages", averages_figure(group)
+    yield "curves", curves_figure(group)
+    if group.tasks > 1:
+        yield "trade-off", trade_off_figure(group)
+    for number, name in enumerate(name for name in ("base", ORACLE) if name in group.summaries()):
+        yield f"matrix-{number}", matrix_figure(group, name)
+    if group.drift():
+        yield "drift", drift_figure(group)

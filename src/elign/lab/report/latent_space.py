@@ -13,12 +13,10 @@ from sklearn.decomposition import PCA
 from sklearn.manifold import TSNE
 from sklearn.metrics import euclidean_distances
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # comes with scikit-learn
-from torch import nn
+from torch import Tensor, nn
 
 from elign.aligners.base import Aligner
 from elign.aligners.energy import EnergyAligner
-from elign.lab.evaluation.features import TaskLatents
-from elign.lab.evaluation.inputs import AlignTarget
 from elign.lab.models.classifier import CosineHead, LinearHead, SplitCosineHead
 from elign.lab.report.figures import (
     CLASS_COLOURS,
@@ -67,8 +65,6 @@ class LatentWalk:
         new_current: (m, D) latents of new images under the current model.
         correct: (L + 1, n) whether the old image is classified correctly at that step.
         energy: Energies of old and new images under both models, by name.
-        class_names: Of all classes.
-        old_classes: How many of them are old.
     """
 
     old_labels: IntArray
@@ -91,52 +87,59 @@ def run_walk(run: Run) -> LatentWalk:
     """Read the latents, heads and energy model of a run's last task, at least the second, and align the latents.
 
     Raises:
-        ElignError: A file is damaged.
+        DamagedRunError: A file is damaged.
         FileNotFoundError: A file was removed.
     """
     number, source, metadata = len(run.tasks) - 1, run.source, run.metadata
-    current, previous = (TaskLatents.load(source.latents_file(task)) for task in (number, number - 1))
+    names = ("test", "test_labels", "pairs_previous", "pairs_current")
+    latents, _ = read_tensors(source.task_file(number, "latents"), expect=names)
+    before, _ = read_tensors(source.task_file(number - 1, "latents"), expect=["test"])
     aligner = Aligner.load(file := run.folder.aligner_file(number, "eli"))
     if not isinstance(aligner, EnergyAligner) or aligner.energy is None:
         raise DamagedRunError(f"{file} holds a {type(aligner).__name__}, not an energy aligner")
-    heads, old_classes = [_head(source, task) for task in (number, number - 1)], current.old_classes
-    space = metadata["config"]["aligner"]["space"]
-    target = AlignTarget(space, *heads, old_classes=old_classes, classes=current.classes)
-    pairs = {"previous": current.pairs_previous, "current": current.pairs_current}
+    head, previous_head = (_head(source, task) for task in (number, number - 1))
+    old_classes, classes = sum(metadata["sizes"][:number]), sum(metadata["sizes"][: number + 1])
+    moves_logits = metadata["config"]["aligner"]["space"] == "logits"
+    pairs = {name: latents[f"pairs_{name}"] for name in ("previous", "current")}
     # An evaluation with another augmentation has its own pairs.
-    if (own := run.folder.pairs_file(number)).is_file():
+    if (own := run.folder.task_file(number, "pairs")).is_file():
         pairs, _ = read_tensors(own, expect=["previous", "current"])
-    before, now = (pairs[name][:MEASURED_IMAGES] for name in ("previous", "current"))
-    labels = current.test_labels.numpy()
+    labels = latents["test_labels"].numpy()
     old, new = np.flatnonzero(labels < old_classes), np.flatnonzero(labels >= old_classes)
     few = old[np.isin(labels[old], _shown_classes(old_classes))]
     parts = (few[balanced_subset(labels[few], OLD_IMAGES)], old[balanced_subset(labels[old], MEASURED_IMAGES)])
     old = np.union1d(*parts)
     # How many classes an old image may be classified as.
-    choices = old_classes if benchmark_of(metadata).knows_tasks else current.classes
+    choices = old_classes if benchmark_of(metadata).knows_tasks else classes
+
+    def moved(z: Tensor, of: nn.Module) -> Tensor:
+        """Return what an aligner moves (see `AlignTarget`): latents, or the logits of the old classes."""
+        return of(z)[:, :old_classes] if moves_logits else z
+
     with torch.no_grad():
-        rows = target.rows(current.test[torch.from_numpy(old)])
-        start = target.values(rows)
+        z = latents["test"][old]
+        start = moved(z, head)
         path = aligner.trajectory(start, generator=torch.Generator().manual_seed(0))
-        logits = (target.logits(target.replaced(rows, step))[:, :choices] for step in path)
-        correct = torch.stack([each.argmax(1) == current.test_labels[old] for each in logits])
+        others = head(z)[:, old_classes:]
+        logits = (torch.cat([step, others], dim=1) if moves_logits else head(step) for step in path)
+        correct = torch.stack([each[:, :choices].argmax(1) == latents["test_labels"][old] for each in logits])
         # Old test images come first after every task, so their rows are those of the task before.
-        aim = target.previous(previous.test[torch.from_numpy(old)])
+        aim = moved(before["test"][old], previous_head)
         energies = {
             "old, previous model": aim,
             "old, current model": start,
             "old, aligned": path[-1],
-            "new, previous model": target.previous(before),
-            "new, current model": target.values(target.rows(now)),
+            "new, previous model": moved(pairs["previous"][:MEASURED_IMAGES], previous_head),
+            "new, current model": moved(pairs["current"][:MEASURED_IMAGES], head),
         }
         return LatentWalk(
             old_labels=labels[old],
             new_labels=labels[new],
             old_previous=aim.numpy(),
             old_trajectory=path.numpy(),
-            new_current=target.values(target.rows(current.test[torch.from_numpy(new)])).numpy(),
+            new_current=moved(latents["test"][new], head).numpy(),
             correct=correct.numpy(),
-            energy={name: aligner.energy(z).numpy() for name, z in energies.items()},
+            energy={name: aligner.energy(each).numpy() for name, each in energies.items()},
             class_names=tuple(map(str, metadata["classes"])),
             old_classes=old_classes,
         )
@@ -174,12 +177,12 @@ def balanced_subset(labels: IntArray, limit: int) -> IntArray:
 
 def _shown_classes(old_classes: int) -> IntArray:
     """Return the old classes of the map: if there are more than colours, some, evenly spaced in order of arrival."""
-    return np.unique(np.linspace(0, old_classes - 1, min(old_classes, CLASS_COLOURS)).round().astype(np.int64))
+    return shown_steps(old_classes - 1, min(old_classes, CLASS_COLOURS))
 
 
-def shown_steps(last: int) -> IntArray:
-    """Return about `STEPS` evenly spaced steps of 0..last, both ends included."""
-    return np.unique(np.linspace(0, last, STEPS).round().astype(np.int64))
+def shown_steps(last: int, count: int = STEPS) -> IntArray:
+    """Return about `count` evenly spaced numbers of 0..last, both ends included."""
+    return np.unique(np.linspace(0, last, count).round().astype(np.int64))
 
 
 @dataclass(frozen=True)
@@ -325,14 +328,13 @@ def _legend_entry(symbol: str, **marker: object) -> Spec:
 SHOWN_DIMENSIONS = 64
 HISTOGRAM_BINS = 50
 
-OLD_CURVES = (
-    ("old, current model", "before alignment", "before", "dot"),
-    ("old, aligned", "aligned", "aligned", "solid"),
-    ("old, previous model", "previous model", "previous", "dash"),
-)
-NEW_CURVES = (
-    ("new, current model", "current model", "before", "dot"),
-    ("new, previous model", "previous model", "previous", "dash"),
+# Of each histogram: energies, name, colour and dash; the second number is that of the axes.
+CURVES = (
+    ("old, current model", "", "before alignment", "before", "dot"),
+    ("old, aligned", "", "aligned", "aligned", "solid"),
+    ("old, previous model", "", "previous model", "previous", "dash"),
+    ("new, current model", "2", "current model", "before", "dot"),
+    ("new, previous model", "2", "previous model", "previous", "dash"),
 )
 
 
@@ -387,23 +389,22 @@ def energy_figure(walk: LatentWalk) -> Figure:
     edges = np.linspace(low, high if high > low else low + 1.0, HISTOGRAM_BINS + 1)
     data: list[Spec] = []
     said: list[str] = []
-    for number, curves in (("", OLD_CURVES), ("2", NEW_CURVES)):
-        for name, label, colour, dash in curves:
-            if name not in energies:
-                continue
-            counts, _ = np.histogram(np.clip(energies[name], edges[0], edges[-1]), bins=edges)
-            said.append(f"{name} {np.median(energies[name]):.2f}")
-            trace = scatter(
-                floats((edges[:-1] + edges[1:]) / 2, 4),
-                floats(100 * counts / len(energies[name])),
-                "lines",
-                name=label,
-                line={"shape": "hvh", "color": f"@{colour}", "dash": dash, "width": 2},
-                fill="tozeroy",
-                fillcolor=f"@{colour}/0.14",
-                hovertemplate=f"{plotly_text(name)}: %{{y:.1f}} % near %{{x:.2f}}<extra></extra>",
-            )
-            data.append(trace | {"yaxis": f"y{number}", "legend": f"legend{number}"})
+    for name, number, label, colour, dash in CURVES:
+        if name not in energies:
+            continue
+        counts, _ = np.histogram(np.clip(energies[name], edges[0], edges[-1]), bins=edges)
+        said.append(f"{name} {np.median(energies[name]):.2f}")
+        trace = scatter(
+            floats((edges[:-1] + edges[1:]) / 2, 4),
+            floats(100 * counts / len(energies[name])),
+            "lines",
+            name=label,
+            line={"shape": "hvh", "color": f"@{colour}", "dash": dash, "width": 2},
+            fill="tozeroy",
+            fillcolor=f"@{colour}/0.14",
+            hovertemplate=f"{plotly_text(name)}: %{{y:.1f}} % near %{{x:.2f}}<extra></extra>",
+        )
+        data.append(trace | {"yaxis": f"y{number}", "legend": f"legend{number}"})
     return Figure(
         data,
         layout(

@@ -2,41 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import base64
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from markupsafe import Markup
+from PIL import Image
 from plotly.offline import get_plotlyjs
+from torch import Tensor
 
+from elign.lab.evaluation.methods import METHODS, marked
 from elign.lab.evaluation.metrics import SMALLEST_SHOWN, difference_text, mean_text, seeds_text
-from elign.lab.report.detection_pictures import pictures_html
-from elign.lab.report.figures import (
-    Figure,
-    averages_figure,
-    comparison_figure,
-    curves_figure,
-    drift_figure,
-    matrix_figure,
-    palette_css,
-    trade_off_figure,
-)
+from elign.lab.report.figures import Figure, comparison_figure, group_figures, palette_css
 from elign.lab.report.latent_space import embed, energy_figure, heat_figure, latent_figure, run_walk
-from elign.lab.report.run_groups import MASK, ORACLE, RunGroup, flat_config
-from elign.lab.report.table import render
-from elign.lab.report.tables import (
+from elign.lab.report.run_groups import (
+    MASK,
     NEAREST_MEAN,
+    ORACLE,
+    RunGroup,
     comparison_table,
     detection_tables,
     durations_table,
+    flat_config,
     further_tables,
     methods_table,
     metric_notes,
 )
+from elign.lab.report.table import render
 from elign.lab.runs.experiment import benchmark_of
 from elign.lab.runs.run_dir import memory_text
+from elign.lab.storage import read_tensors
 from elign.utils.errors import ElignError
 from elign.utils.files import write_text_atomic
 
@@ -113,10 +112,9 @@ class Page:
         return render("figure", name, figure)
 
     def render(self, title: str, sections: Sequence[Section]) -> str:
-        """Return the page.
+        """Return the page, which forbids itself any connection (its content security policy).
 
-        The page forbids itself any connection (its content security policy): it looks the same without a network and
-        years later, and tells nobody that it was opened.
+        It looks the same without a network and years later, and tells nobody that it was opened.
         """
         frames = {name: asdict(figure.frames) for name, figure in self.figures.items() if figure.frames}
         data = {"figures": {name: figure.spec for name, figure in self.figures.items()}, "frames": frames}
@@ -145,24 +143,24 @@ def group_sections(group: RunGroup, page: Page, tell: Tell, *, prefix: str = "")
     def draw(name: str, figure: Figure) -> Markup:
         return page.figure(f"{prefix}{name}", figure)
 
-    yield Section("averages", f"Average {names.measure}", draw("averages", averages_figure(group)))
-    yield Section("curves", f"{names.measure.capitalize()} after each task", draw("curves", curves_figure(group)))
+    drawn = {name: draw(name, figure) for name, figure in group_figures(group)}
+    matrices = [html for name, html in drawn.items() if name.startswith("matrix")]
+    yield Section("averages", f"Average {names.measure}", drawn["averages"])
+    yield Section("curves", f"{names.measure.capitalize()} after each task", drawn["curves"])
     yield Section("methods", "All methods", _methods(group))
-    if group.tasks > 1:
-        yield Section("trade-off", "Old against new classes", draw("trade-off", trade_off_figure(group)))
-    shown = [name for name in ("base", ORACLE) if name in group.summaries()]
-    matrices = [draw(f"matrix-{number}", matrix_figure(group, name)) for number, name in enumerate(shown)]
+    if "trade-off" in drawn:
+        yield Section("trade-off", "Old against new classes", drawn["trade-off"])
     yield Section("matrices", "Each task over time", render("columns", matrices))
-    if group.drift():
-        yield Section("drift", "Drift of old latents", draw("drift", drift_figure(group)))
+    if "drift" in drawn:
+        yield Section("drift", "Drift of old latents", drawn["drift"])
     # Detectors store no latents.
     if group.tasks > 1 and names.item == "image":
         tell(f"{group.name}: mapping latents")
         yield Section("latents", "Latent space before and after alignment", _latents(group, draw))
     if tables := list(detection_tables(group)):
         pictures = pictures_html(group)
-        drawn = [] if pictures is None else [render("heading", "On test images"), pictures]
-        yield Section("detections", "Detections", _join(_text(SORT), *(table.to_html() for table in tables), *drawn))
+        shown = [] if pictures is None else [render("heading", "On test images"), pictures]
+        yield Section("detections", "Detections", _join(_text(SORT), *(table.to_html() for table in tables), *shown))
     yield Section("runs", "How this was run", _runs(group))
 
 
@@ -212,22 +210,17 @@ def _runs(group: RunGroup) -> Markup:
 
 def _setting(value: object) -> str:
     """Return a setting as a reader writes it: yes and no, lists without brackets."""
-    if value is None:
-        return "–"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
+    if value is None or isinstance(value, bool):
+        return {None: "–", True: "yes", False: "no"}[value]
     if isinstance(value, list | tuple):
         return ", ".join(map(_setting, value))
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def run_html(groups: Sequence[RunGroup], *, problems: Sequence[str] = (), tell: Tell = lambda text: None) -> str:
-    """Return the report.
+    """Return the report of at least one group, with a sentence about each run that cannot be shown.
 
-    Args:
-        groups: At least one.
-        problems: A sentence about each run that cannot be shown.
-        tell: Is called with a text before something that takes long.
+    `tell` is called with a text before something that takes long.
     """
     page, several = Page(), len(groups) > 1
     summaries = [(group.name, run_summary(group)) for group in groups]
@@ -247,9 +240,75 @@ def run_html(groups: Sequence[RunGroup], *, problems: Sequence[str] = (), tell: 
     return page.render(f"ELI: {f'{len(groups)} experiments' if several else groups[0].name}", sections)
 
 
-def write_run_report(
-    groups: Sequence[RunGroup], path: Path, *, problems: Sequence[str] = (), tell: Tell = lambda text: None
-) -> Path:
-    """Write the report as one HTML file, see `run_html`; missing folders are made."""
-    write_text_atomic(path, run_html(groups, problems=problems, tell=tell))
-    return path
+def write_run_report(groups: Sequence[RunGroup], path: Path, **options: Any) -> Path:
+    """Write the report as one HTML file, with the options of `run_html`; missing folders are made."""
+    return write_text_atomic(path, run_html(groups, **options))
+
+
+LEAST_SCORE = 0.3
+"""Detections of lower scores are not drawn."""
+
+
+def pictures_html(group: RunGroup) -> Markup | None:
+    """Draw the test images that the first run has stored for its last task; None if there are none."""
+    run = group.runs[0]
+    try:
+        tensors, metadata = read_tensors(run.folder.task(group.tasks - 1) / "pictures.safetensors")
+    except FileNotFoundError:
+        return None
+    rows = [
+        [
+            _picture(f"Image {place + 1}, {marked(method)}", f"{place}", f"{place}.{method}", tensors, group)
+            for method in METHODS
+            if f"{place}.{method}.boxes" in tensors
+        ]
+        for place in range(metadata["count"])
+    ]
+    note = (
+        f"Seed {run.seed}, after task {group.tasks}: the first test images that show an old object, with detections "
+        f"of a score of at least {LEAST_SCORE:g}."
+    )
+    return render("pictures", note, rows)
+
+
+def _picture(title: str, there: str, found: str, tensors: Mapping[str, Tensor], group: RunGroup) -> dict[str, Any]:
+    """Return what the template needs to draw an image, its objects (`there`) and what a method `found`."""
+    names, old_classes = group.runs[0].metadata["classes"], sum(group.sizes[: group.tasks - 1])
+    image = tensors[f"{there}.image"]
+    _, height, width = image.shape
+    parts = (tensors[f"{found}.{part}"].tolist() for part in ("boxes", "scores", "labels"))
+    shown = [each for each in zip(*parts, strict=True) if each[1] >= LEAST_SCORE]
+    said = ", ".join(f"{names[label]} {score:.2f}" for _, score, label in shown) or "nothing"
+    objects = ", ".join(str(names[label]) for label in tensors[f"{there}.labels"].tolist()) or "nothing"
+    boxes, labels = [_rectangle(box, "there") for box in tensors[f"{there}.boxes"].tolist()], []
+    # The best last: where boxes meet, later ones cover earlier ones.
+    for box, score, label in sorted(shown, key=lambda each: each[1]):
+        kind = "old" if label < old_classes else "new"
+        boxes.append(_rectangle(box, kind))
+        labels.append(_label(box, f"{names[label]} {score:.2f}", kind, width, height))
+    stream = io.BytesIO()
+    Image.fromarray(image.permute(1, 2, 0).numpy()).save(stream, format="PNG", optimize=True)
+    return {
+        "title": title,
+        "alternative": f"{title}: found {said}; there is {objects}",
+        "width": width,
+        "height": height,
+        "data": f"data:image/png;base64,{base64.b64encode(stream.getvalue()).decode()}",
+        "boxes": boxes,
+        "labels": labels,
+    }
+
+
+def _rectangle(box: Sequence[float], kind: str) -> dict[str, str]:
+    left, top, right, bottom = box
+    numbers = {"x": left, "y": top, "width": right - left, "height": bottom - top}
+    return {"kind": kind, **{name: f"{value:.1f}" for name, value in numbers.items()}}
+
+
+def _label(box: Sequence[float], text: str, kind: str, width: int, height: int) -> dict[str, str]:
+    """Place a name in the upper corner of its box that leaves more room before the edge of the picture."""
+    left, top, right, _ = box
+    size = max(width, height) / 22
+    x, anchor = (left + size / 6, "start") if left + right < width else (right - size / 6, "end")
+    y = min(top + size, height - size / 4)
+    return {"kind": kind, "text": text, "anchor": anchor, "x": f"{x:.1f}", "y": f"{y:.1f}", "size": f"{size:.1f}"}

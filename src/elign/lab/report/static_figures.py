@@ -15,18 +15,9 @@ from matplotlib import figure as mpl_figure
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, to_rgba
 
-from elign.lab.report.figures import (
-    PALETTE,
-    Figure,
-    Spec,
-    averages_figure,
-    curves_figure,
-    drift_figure,
-    matrix_figure,
-    trade_off_figure,
-)
+from elign.lab.report.figures import PALETTE, Figure, Spec, group_figures
 from elign.lab.report.latent_space import embed, latent_figure, run_walk
-from elign.lab.report.run_groups import ORACLE, RunGroup
+from elign.lab.report.run_groups import RunGroup
 from elign.utils.errors import ElignError
 from elign.utils.files import write_bytes_atomic
 
@@ -197,14 +188,13 @@ def save(canvas: mpl_figure.Figure, path: Path) -> Path:
 
 
 def _drawings(group: RunGroup) -> Iterator[tuple[str, mpl_figure.Figure]]:
-    yield "averages", draw([averages_figure(group)], title=group.name)
-    yield "curves", draw([curves_figure(group)], title=group.name)
-    if group.tasks > 1:
-        yield "trade-off", draw([trade_off_figure(group)], title=group.name)
-    matrices = [matrix_figure(group, name) for name in ("base", ORACLE) if name in group.summaries()]
+    matrices = []
+    for name, figure in group_figures(group):
+        if name.startswith("matrix"):
+            matrices.append(figure)
+        else:
+            yield name, draw([figure], title=group.name)
     yield "matrices", draw(matrices, width=4.4)
-    if group.drift():
-        yield "drift", draw([drift_figure(group)], title=group.name)
     if group.tasks > 1:
         try:
             walk = run_walk(group.runs[0])

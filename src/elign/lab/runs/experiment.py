@@ -16,8 +16,7 @@ from torch import Tensor
 from elign.lab.config.composition import ConfigTree
 from elign.lab.config.schema import TREE, AlignerConfig, RunConfig
 from elign.lab.data.base import Dataset, Split, catalogue, open_dataset
-from elign.lab.data.memory import Memory
-from elign.lab.data.scenario import Protocol, make_protocol
+from elign.lab.data.scenario import Memory, Protocol, make_protocol
 from elign.lab.environment import derive_seed
 from elign.lab.evaluation.features import TaskLatents, latents_of, pairs_of
 from elign.lab.evaluation.metrics import Row
@@ -50,7 +49,7 @@ class Evaluation(NamedTuple):
 class Experiment(ABC):
     """Everything that a run needs. Each benchmark is a subclass in `BENCHMARKS`.
 
-    `threads` and `devices` replace those of the configuration.
+    `devices` replaces the number of the configuration.
 
     Raises:
         DataError: The data are not there, or their classes do not split into these tasks.
@@ -73,11 +72,9 @@ class Experiment(ABC):
     config: Any
     data: Any
 
-    def __init__(
-        self, config: Any, precision: Precision, *, threads: int | None = None, devices: int | None = None
-    ) -> None:
+    def __init__(self, config: Any, precision: Precision, *, devices: int | None = None) -> None:
         # The number of threads decides how sums are split, hence their rounding.
-        torch.set_num_threads(threads or config.train.threads)
+        torch.set_num_threads(config.train.threads)
         self.config = config
         self.data = self.open_data()
         self.protocol: Protocol = protocol_of(config, len(self.data.classes))
@@ -294,8 +291,8 @@ class Classification(Experiment):
     def is_complete(self, number: int, evaluation: Evaluation) -> bool:
         """Return whether latents, prototypes and statistics are there."""
         run, target, _ = evaluation
-        files = (run.latents_file(number), target.prototypes_file(number), target.statistics_file(number))
-        return all(file.is_file() for file in files)
+        made = [target.task_file(number, name) for name in ("prototypes", "statistics")]
+        return all(file.is_file() for file in (run.task_file(number, "latents"), *made))
 
     def extract(
         self, learner: Learner, memory: Memory, number: int, evaluation: Evaluation
@@ -303,22 +300,23 @@ class Classification(Experiment):
         """Extract the latents of a task, or read them; return them in the first process, and how long it took."""
         start, engine = time.perf_counter(), self.engine
         run, target, aligner = evaluation
-        if engine.of_first(run.latents_file(number).is_file):
-            latents = TaskLatents.load(run.latents_file(number)) if engine.is_main else None
+        stored = run.task_file(number, "latents")
+        if engine.of_first(stored.is_file):
+            latents = TaskLatents.load(stored) if engine.is_main else None
         else:
             latents = self._extract(learner, memory, number)
             if engine.is_main:
-                latents.save(run.latents_file(number))
+                latents.save(stored)
         if number and engine.of_first(lambda: latents is not None and not len(latents.new_previous)):
             # Files of version 0.1 lack the previous model's latents of labelled images.
             missing = self._previous_latents(learner, memory, number)
             if latents is not None:
                 latents = dataclasses.replace(latents, **missing)
-                latents.save(run.latents_file(number))
+                latents.save(stored)
         own = self.config.aligner
         if number and (aligner.passes, aligner.mixup) != (own.passes, own.mixup):
             # Another augmentation needs other pairs.
-            file = target.pairs_file(number)
+            file = target.task_file(number, "pairs")
             if not engine.of_first(file.is_file):
                 before, after = self._pairs(learner, self.new_rows(number), number, aligner)
                 if engine.is_main:
@@ -327,7 +325,7 @@ class Classification(Experiment):
                 pairs, _ = read_tensors(file, expect=["previous", "current"])
                 latents = dataclasses.replace(latents, pairs_previous=pairs["previous"], pairs_current=pairs["current"])
         if number and aligner.rivals:
-            self._extract_oracle(learner, number, target.oracle_file(number))
+            self._extract_oracle(learner, number, target.task_file(number, "oracle"))
         return latents, time.perf_counter() - start
 
     def _extract_oracle(self, learner: Learner, number: int, file: Path) -> None:
@@ -384,19 +382,19 @@ class Classification(Experiment):
         found = evaluate_task(
             current,
             learner.model.head.cpu(),
-            previous=TaskLatents.load(run.latents_file(number - 1)) if number else None,
+            previous=TaskLatents.load(run.task_file(number - 1, "latents")) if number else None,
             previous_head=learner.teacher.head.cpu() if learner.teacher else None,
-            prototypes=read_tensors(target.prototypes_file(number - 1))[0] if number else {},
-            statistics=read_statistics(target.statistics_file(number - 1)) if number else {},
+            prototypes=read_tensors(target.task_file(number - 1, "prototypes"))[0] if number else {},
+            statistics=read_statistics(target.task_file(number - 1, "statistics")) if number else {},
             task_sizes=self.protocol.sizes[: number + 1],
             settings=aligner,
             seed=self.config.seed,
-            oracle=read_statistics(target.oracle_file(number))["oracle"] if number and aligner.rivals else None,
+            oracle=read_statistics(target.task_file(number, "oracle"))["oracle"] if number and aligner.rivals else None,
         )
         self.engine.place(learner)
         for name, fitted in (*found.aligners.items(), *found.fitted.items()):
             fitted.save(target.aligner_file(number, name))
-        write_tensors(target.prototypes_file(number), found.prototypes)
-        write_statistics(target.statistics_file(number), found.statistics)
+        write_tensors(target.task_file(number, "prototypes"), found.prototypes)
+        write_statistics(target.task_file(number, "statistics"), found.statistics)
         drift = {name: dataclasses.asdict(drift) for name, drift in found.drift.items()}
         return found.rows, {"seconds": {**found.seconds, "extract": seconds}, "drift": drift}

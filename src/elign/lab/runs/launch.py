@@ -1,4 +1,4 @@
-"""Start, resume and re-evaluate runs: one loop over tasks."""
+"""Start, resume and re-evaluate runs: one loop over tasks, and the progress that it shows."""
 
 from __future__ import annotations
 
@@ -6,27 +6,115 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from torch import Tensor
 
 from elign.lab.config.schema import describe
-from elign.lab.data.memory import Memory
-from elign.lab.environment import describe_environment
+from elign.lab.data.scenario import Memory
+from elign.lab.environment import MissingExtraError, describe_environment
 from elign.lab.runs.experiment import BENCHMARKS, Evaluation, Experiment, benchmark_of, evaluated_by, protocol_of
-from elign.lab.runs.progress import RunDisplay, show_run
-from elign.lab.runs.results import Results
-from elign.lab.runs.run_dir import RunDir, RunError, refuse_archived, resume_command
+from elign.lab.runs.run_dir import Results, RunDir, RunError, refuse_archived, resume_command
 from elign.lab.storage import MAKE_AGAIN, DamagedRunError
 from elign.lab.training.device import Precision, choose_precision
 from elign.lab.training.trainer import Step, TrainingProgress
 from elign.utils.errors import ElignError, OptionError
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+
+class RunDisplay:
+    """Shows a run: one line on a terminal; elsewhere, such as in a log file, a line for each epoch.
+
+    `board` is TensorBoard's writer; it gets losses and results as well.
+    """
+
+    def __init__(self, console: Console, tasks: int, progress: Progress, board: SummaryWriter | None = None) -> None:
+        self._console, self._tasks, self._progress, self._board = console, tasks, progress, board
+        self._line = progress.add_task("starting", total=None)
+
+    def show(self, progress: TrainingProgress) -> None:
+        """Show how far the training of a task is."""
+        text = progress_text(progress, self._tasks)
+        ends_epoch = progress.step == progress.steps
+        if self._console.is_terminal:
+            done = progress.epoch * progress.steps + progress.step
+            total = progress.epochs * progress.steps
+            self._progress.update(self._line, description=text, completed=done, total=total)
+        elif ends_epoch:
+            self._console.print(text, soft_wrap=True)
+        if self._board and ends_epoch:
+            name, epoch = f"task {progress.task + 1}", progress.epoch + 1
+            self._board.add_scalar(f"loss/{name}", progress.loss, epoch)
+            if progress.accuracy is not None:
+                self._board.add_scalar(f"training accuracy/{name}", progress.accuracy, epoch)
+
+    def say(self, text: str) -> None:
+        """Say what starts."""
+        self._progress.update(self._line, description=text, total=None)
+        if not self._console.is_terminal:
+            self._console.print(text, soft_wrap=True)
+
+    def finished(self, results: Results) -> None:
+        """Write the methods of a task to TensorBoard; the task is the step."""
+        if self._board is None:
+            return
+        for row in results.rows:
+            for part in ("accuracy", "old", "new"):
+                value = getattr(row, part)
+                if value is not None:
+                    # A slash would make a group of its own.
+                    name = f"{part} ({row.classifier})/{row.method.replace('/', ' ')}"
+                    self._board.add_scalar(name, value, row.task)
+        self._board.flush()
+
+
+@contextmanager
+def show_run(console: Console, tasks: int, board: Path | None = None) -> Iterator[RunDisplay]:
+    """Yield the display of a run; `board` is a folder for TensorBoard.
+
+    Raises:
+        MissingExtraError: TensorBoard is not installed.
+    """
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    with _board(board) if board else nullcontext() as writer, bar as progress:
+        yield RunDisplay(console, tasks, progress, writer)
+
+
+def _board(folder: Path) -> SummaryWriter:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise MissingExtraError(
+            "--tensorboard needs the package tensorboard: pip install 'elign[lab,tensorboard]'"
+        ) from None
+    return SummaryWriter(str(folder))
+
+
+def progress_text(progress: TrainingProgress, tasks: int) -> str:
+    """Describe the progress of a training in one line.
+
+    Example:
+        >>> progress_text(TrainingProgress(0, 1, 4, 5, 10, 0.5, 0.75, 30.0), 6)
+        'task 1/6  epoch 2/4  loss 0.500  accuracy 75.0 %  left in this task 0:00:50'
+    """
+    epochs = progress.epoch + progress.step / progress.steps
+    done = (epochs - progress.first_epoch) / (progress.epochs - progress.first_epoch)
+    left = timedelta(seconds=round(progress.seconds * (1 / done - 1)))
+    accuracy = "" if progress.accuracy is None else f"accuracy {100 * progress.accuracy:.1f} %  "
+    return (
+        f"task {progress.task + 1}/{tasks}  epoch {progress.epoch + 1}/{progress.epochs}  loss {progress.loss:.3f}  "
+        f"{accuracy}left in this task {left}"
+    )
 
 
 def run_tasks(experiment: Experiment, evaluation: Evaluation, tasks: int, display: RunDisplay) -> None:
@@ -100,7 +188,7 @@ def _load(experiment: Experiment, run: RunDir, number: int, learner: Any, memory
     """Load the model and the exemplars after a task; return the seconds of its training."""
     state, ranked, metadata = experiment.engine.of_first(partial(run.load_model, number))
     if not experiment.engine.of_first(partial(_belongs, run, metadata)):
-        raise DamagedRunError(f"{run.task(number)}/model.safetensors is of another run. {MAKE_AGAIN}")
+        raise DamagedRunError(f"{run.task_file(number, 'model')} is of another run. {MAKE_AGAIN}")
     _load_weights(run, number, learner, state)
     memory.restore(ranked)
     return float(metadata["seconds"])
@@ -110,9 +198,8 @@ def _load_weights(run: RunDir, number: int, learner: Any, state: Mapping[str, Te
     try:
         learner.load_state(state)
     except (RuntimeError, OptionError) as error:
-        raise DamagedRunError(
-            f"{run.task(number)}/model.safetensors does not fit this run's model: {str(error).splitlines()[-1]}"
-        ) from error
+        file, why = run.task_file(number, "model"), str(error).splitlines()[-1]
+        raise DamagedRunError(f"{file} does not fit this run's model: {why}") from error
     learner.eval()
 
 
@@ -270,9 +357,9 @@ def _config_of(metadata: Mapping[str, Any]) -> Any:
 
 
 def open_run(metadata: Mapping[str, Any], *, devices: int | None = None) -> Experiment:
-    """Open a run, given by its metadata, with the precision and the threads that it started with."""
+    """Open a run, given by its metadata, with the precision that it started with."""
     precision = Precision(metadata["precision"], metadata["channels_last"])
-    return benchmark_of(metadata)(_config_of(metadata), precision, threads=metadata.get("threads"), devices=devices)
+    return benchmark_of(metadata)(_config_of(metadata), precision, devices=devices)
 
 
 def check_start(config: Any, other: RunDir) -> None:

@@ -10,17 +10,23 @@
     results.jsonl, results.csv  the results of all tasks so far
     evaluations/NAME/           results of the same models with other aligners, in the same form
 
-Every file is written whole or not at all.
+Every file is written whole or not at all. The first line of a `results.jsonl` is the run (its metadata, and how many
+lines follow), then come the rows (the fields of `elign.lab.evaluation.metrics.Row`), then one line for each task.
+`results.csv` repeats the rows for spreadsheets.
 """
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import re
 import shlex
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
 from itertools import count, takewhile
 from pathlib import Path
 from typing import IO, Annotated, Any, Literal
@@ -29,21 +35,22 @@ from pydantic import Field
 from torch import Tensor
 
 from elign.lab.config.composition import upgrade
-from elign.lab.evaluation.metrics import MAX_TASKS
+from elign.lab.evaluation.metrics import MAX_TASKS, Row, TaskNumber
 from elign.lab.registry import LEARNERS
-from elign.lab.runs.results import CSV_NAME, JSON_NAME, Results, read_results, write_csv, write_results
 from elign.lab.storage import (
     MAKE_AGAIN,
     DamagedRunError,
     OpenModel,
     check_values,
+    digest_of,
+    parse_object,
     read_object,
     read_tensors,
     write_object,
     write_tensors,
 )
 from elign.utils.errors import ElignError
-from elign.utils.files import write_bytes_atomic
+from elign.utils.files import write_bytes_atomic, write_text_atomic
 
 if sys.platform == "win32":
     import msvcrt
@@ -56,6 +63,137 @@ else:
 
     def _lock(handle: IO[str]) -> None:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+JSON_NAME, CSV_NAME = "results.jsonl", "results.csv"
+_VERSION = 2
+"""Of results files; 1 called methods readings."""
+
+_Number = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class _Header(OpenModel):
+    kind: Literal["run"]
+    version: int
+    lines: Annotated[int, Field(ge=0)]
+    metadata: dict[str, Any]
+
+
+class _Drift(OpenModel):
+    distance: _Number
+    cosine_distance: _Number
+    moved: _Number
+
+
+class _UnknownObjects(OpenModel):
+    area_under_roc: dict[str, _Number]
+
+
+class TaskMetadata(OpenModel):
+    """What is stored of a task beside its rows; the last three are of detectors."""
+
+    task: TaskNumber
+    evaluation_version: Annotated[int, Field(ge=0)]
+    seconds: dict[str, _Number]
+    drift: dict[str, _Drift]
+    average_precision: dict[str, list[_Number | None]] = Field(default={})
+    coco: dict[str, dict[str, _Number | list[_Number | None]]] = Field(default={})
+    unknown: _UnknownObjects | None = None
+
+
+@dataclass(frozen=True)
+class Results:
+    """The content of a results file.
+
+    Args:
+        metadata: Of the run: its configuration, versions and so on. Empty in the file of one task.
+        rows: One for each task, method and classifier.
+        tasks: Metadata of each task, such as durations and drift; see `TaskMetadata`.
+    """
+
+    metadata: dict[str, Any]
+    rows: list[Row]
+    tasks: list[dict[str, Any]]
+
+
+def write_results(folder: Path, results: Results) -> Path:
+    """Write both files and return the path of `results.jsonl`; metadata and tasks are plain JSON values."""
+    lines = [{"kind": "row", **asdict(row)} for row in results.rows]
+    lines += [{"kind": "task", "metadata": dict(task)} for task in results.tasks]
+    run = {"kind": "run", "version": _VERSION, "lines": len(lines), "metadata": dict(results.metadata)}
+    rest = "".join(map(_line, lines))
+    write_csv(folder, results.rows)
+    return write_text_atomic(folder / JSON_NAME, _line(run | {"digest": digest_of(run, rest)}) + rest)
+
+
+def _line(content: Mapping[str, Any]) -> str:
+    # In ASCII: a folder's name, which is among the metadata, need not be text in any encoding.
+    return json.dumps(content, allow_nan=False) + "\n"
+
+
+def write_csv(folder: Path, rows: Sequence[Row]) -> None:
+    """Write the file for spreadsheets, unless it is there and right."""
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, [field.name for field in fields(Row)], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({**asdict(row), "by_task": ";".join(map(str, row.by_task))} for row in rows)
+    path, text = folder / CSV_NAME, stream.getvalue()
+    if not path.is_file() or path.read_bytes() != text.encode():
+        write_text_atomic(path, text)
+
+
+def read_results(path: Path) -> Results:
+    """Read what `write_results` wrote, in this version or an older one.
+
+    Raises:
+        DamagedRunError: The file is damaged, foreign or newer; the message names the line.
+        FileNotFoundError: There is no such file.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file")
+    lines = path.read_bytes().split(b"\n")
+    number = 0
+    try:
+        if lines.pop() or not lines:
+            number = len(lines)
+            raise ValueError("it is cut off")
+        first = parse_object(lines[0])
+        # Version 0.1 called metadata facts, methods readings and the evaluation version edition.
+        header = check_values(_Header, {"metadata": first.get("facts"), **first})
+        if header.version > _VERSION:
+            found = f"{path} has version {header.version}; this elign reads up to {_VERSION}"
+            raise DamagedRunError(f"{found}: upgrade elign")
+        if header.lines != len(lines) - 1:
+            raise ValueError(f"{header.lines} lines should follow, not {len(lines) - 1}")
+        results = Results(header.metadata, [], [])
+        for line in lines[1:]:
+            number += 1
+            _read_line(parse_object(line), results)
+        number = 0  # last, since what was found before says more
+        # Files of the first versions have no digest.
+        if "digest" in first and first.pop("digest") != digest_of(first, b"\n".join([*lines[1:], b""]).decode()):
+            raise ValueError("the content of the file does not match its digest")
+    except ValueError as error:
+        raise DamagedRunError(f"{path}, line {number + 1}, is damaged: {error}. {MAKE_AGAIN}") from error
+    return results
+
+
+def _read_line(line: dict[str, Any], results: Results) -> None:
+    kind = line.pop("kind", None)
+    if kind == "row":
+        row = {"method" if name == "reading" else name: value for name, value in line.items()}
+        results.rows.append(check_values(Row, row))
+        return
+    values = line.get("metadata", line.get("facts"))
+    if kind != "task" or not isinstance(values, dict):
+        raise ValueError("it is neither a row nor the metadata of a task")
+    task = {"evaluation_version" if name == "edition" else name: value for name, value in values.items()}
+    # In the order of the file: what is read is written again byte for byte.
+    task.setdefault("evaluation_version", 0), task.setdefault("seconds", {}), task.setdefault("drift", {})
+    if isinstance(task["seconds"], Mapping):
+        task["seconds"] = {"methods" if name == "readings" else name: n for name, n in task["seconds"].items()}
+    check_values(TaskMetadata, task)
+    results.tasks.append(task)
 
 
 FORMAT = 1
@@ -187,7 +325,7 @@ class RunDir:
         if not self._run_json.is_file():
             raise RunError(f"there is no run in {self.path}; 'elign list' shows the runs of a folder")
         try:
-            content, _ = read_object(self._run_json)
+            content = read_object(self._run_json)
             if content.get("format") != FORMAT:
                 raise RunError(
                     f"{self._run_json} has format {content.get('format')!r}, this elign reads {FORMAT}: upgrade elign"
@@ -202,32 +340,13 @@ class RunDir:
         """Return the folder of a task."""
         return self.path / f"task-{number:02d}"
 
-    def latents_file(self, number: int) -> Path:
-        """Return the file of a task's latents."""
-        return self.task(number) / "latents.safetensors"
-
-    def prototypes_file(self, number: int) -> Path:
-        """Return the file of the prototypes after a task."""
-        return self.task(number) / "prototypes.safetensors"
-
-    def statistics_file(self, number: int) -> Path:
-        """Return the file of the class statistics after a task."""
-        return self.task(number) / "statistics.safetensors"
-
-    def oracle_file(self, number: int) -> Path:
-        """Return the file of the statistics that only an oracle knows."""
-        return self.task(number) / "oracle.safetensors"
-
-    def pairs_file(self, number: int) -> Path:
-        """Return the file of the pairs of latents that aligners of a task were fitted on."""
-        return self.task(number) / "pairs.safetensors"
+    def task_file(self, number: int, name: str) -> Path:
+        """Return a file of tensors of a task: `model`, `latents`, `pairs`, `prototypes`, `statistics`, `oracle`."""
+        return self.task(number) / f"{name}.safetensors"
 
     def aligner_file(self, number: int, name: str) -> Path:
         """Return the file of a fitted aligner."""
-        return self.task(number) / "aligners" / f"{name.replace('/', '-')}.safetensors"
-
-    def _model_file(self, number: int) -> Path:
-        return self.task(number) / "model.safetensors"
+        return self.task_file(number, f"aligners/{name.replace('/', '-')}")
 
     def tasks(self) -> int:
         """Return how many tasks are learned."""
@@ -235,14 +354,14 @@ class RunDir:
 
     def is_learned(self, number: int) -> bool:
         """Return whether the model after this task is there."""
-        return self._model_file(number).is_file()
+        return self.task_file(number, "model").is_file()
 
     def save_model(
         self, number: int, state: Mapping[str, Tensor], ranked: Mapping[int, Tensor], metadata: Mapping[str, Any]
     ) -> None:
         """Write the learner's state after a task with the ranked exemplars: with this file the task is learned."""
         memory = {f"memory.{label}": ranks for label, ranks in ranked.items()}
-        write_tensors(self._model_file(number), {**state, **memory}, metadata)
+        write_tensors(self.task_file(number, "model"), {**state, **memory}, metadata)
 
     def load_model(self, number: int) -> tuple[dict[str, Tensor], dict[int, Tensor], dict[str, Any]]:
         """Return the learner's state after a task, the ranked exemplars of each class, and the metadata.
@@ -250,12 +369,12 @@ class RunDir:
         Raises:
             DamagedRunError: The file is damaged or of something else.
         """
-        tensors, metadata = read_tensors(self._model_file(number))
+        tensors, metadata = read_tensors(self.task_file(number, "model"))
         state = {name: tensor for name, tensor in tensors.items() if not name.startswith("memory.")}
         labels = {name: name.removeprefix("memory.") for name in tensors if name not in state}
         seconds = metadata.setdefault("seconds", 0.0)
         if not all(re.fullmatch("[0-9]{1,9}", label) for label in labels.values()) or not _is_number(seconds):
-            raise DamagedRunError(f"{self._model_file(number)} is of something else. {MAKE_AGAIN}")
+            raise DamagedRunError(f"{self.task_file(number, 'model')} is of something else. {MAKE_AGAIN}")
         # By label: a safetensors file lists its tensors in an order of its own.
         ranked = {int(label): tensors[name] for name, label in labels.items()}
         return state, dict(sorted(ranked.items())), metadata

@@ -6,7 +6,7 @@ import itertools
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from elign.lab.config.composition import ConfigError
+from elign.lab.config.composition import PATHS, ConfigError
 from elign.lab.config.schema import describe
 from elign.lab.environment import MissingExtraError
 from elign.lab.learners import LEARNERS
@@ -76,7 +76,6 @@ def plan_sweep(texts: Sequence[str], *, benchmark: str = CLASSIFICATION, threads
 
     Returns the folder of the sweep, and its runs, each once; `threads` are those of each run, unless a setting says so.
     """
-    paths = BENCHMARKS[benchmark].tree.paths
     out, choices = OUT, []
     for text in texts:
         key, sign, value = text.partition("=")
@@ -84,7 +83,7 @@ def plan_sweep(texts: Sequence[str], *, benchmark: str = CLASSIFICATION, threads
             raise ConfigError(f"{key} cannot be given here: {_REFUSED[key]}.")
         if key == "out":
             out = value
-        elif key in paths:
+        elif key in PATHS:
             # Absolute: a worker may be in another folder.
             choices.append([f"{key}={value if value == 'null' else Path(value).expanduser().resolve()}"])
         else:
@@ -170,15 +169,13 @@ def live_table(cells: Sequence[Cell], console: Console) -> Iterator[tuple[SweepT
             console.print(text, soft_wrap=True, markup=False)
 
     states = SweepTable(cells, say)
-    if not console.is_terminal:
-        yield states, states.refresh
-        return
-    with Live(states.table(), console=console, transient=True, auto_refresh=False) as live:
+    live = Live(states.table(), console=console, transient=True, auto_refresh=False)
 
-        def refresh() -> None:
-            states.refresh()
-            live.update(states.table(), refresh=True)
+    def refresh() -> None:
+        states.refresh()
+        live.update(states.table(), refresh=console.is_terminal)
 
+    with live if console.is_terminal else nullcontext():
         yield states, refresh
 
 
@@ -226,11 +223,7 @@ def run_cells(
 ) -> None:
     """Do runs side by side, as many at a time as there is room for.
 
-    Args:
-        cells: The runs.
-        resources: What each gets.
-        ended: Is told of each run that ended, and why it failed, if it did.
-        refresh: Is called about once a second.
+    `ended` is told of each run that ended, and why it failed, if it did; `refresh` is called about once a second.
     """
     with _connected(resources) as ray:
         task = ray.remote(num_cpus=resources.cpus, num_gpus=resources.gpus, max_retries=resources.retries)(do_run)

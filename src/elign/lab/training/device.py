@@ -134,10 +134,6 @@ class Engine:
         layout = torch.channels_last if self.precision.channels_last else torch.contiguous_format
         return batch.to(self.device, non_blocking=True).contiguous(memory_format=layout)
 
-    def labels(self, batch: Tensor) -> Tensor:
-        """Return a batch of labels on this device."""
-        return batch.to(self.device, non_blocking=True)
-
     def prepare(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[Any, Any]:
         """Wrap a module and its optimiser for this precision and these devices."""
         if self.processes > 1:

@@ -287,7 +287,7 @@ class ClassifierTraining(TaskTraining):
 
     def loss(self, module: Any, batch: tuple[Tensor, Tensor]) -> StepResult:
         """Return the learner's loss, and how many images it classified correctly."""
-        labels = self._engine.labels(batch[1])
+        labels = batch[1].to(self._engine.device)
         terms, logits = module(self._engine.images(batch[0]), labels)
         return StepResult(terms, len(labels), (logits.argmax(dim=1) == labels).sum().item())
 
@@ -299,7 +299,7 @@ class ClassifierTraining(TaskTraining):
 
         def balanced() -> Iterator[tuple[Tensor, Tensor]]:
             for images, labels in self._split.batches(self._balanced, size=self._config.batch_size, augment=seed):
-                yield self._engine.images(images), self._engine.labels(labels)
+                yield self._engine.images(images), labels.to(self._engine.device)
 
         with self._engine.autocast():
             self._learner.end_epoch(balanced, rate=self.rate(epoch, 0.0))

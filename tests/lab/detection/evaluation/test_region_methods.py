@@ -21,14 +21,14 @@ from elign.lab.detection.region_methods import (
 )
 from elign.lab.evaluation.inputs import EvaluationError
 from elign.lab.evaluation.methods import METHODS
-from elign.utils.errors import OptionError
+from elign.utils.errors import LatentError, OptionError
 
 LABEL_FREE = {"base", "eli/all", "eli/by-prediction", "eli/by-energy", "mean-shift/all"}
 LABEL_FREE |= {"eli/old-classes", "ridge/old-classes"}
 
 
 def same(first, second):
-    return len(first) == len(second) and all(
+    return all(
         set(a) == set(b) and all(torch.equal(a[key], b[key]) for key in a) for a, b in zip(first, second, strict=True)
     )
 
@@ -52,19 +52,9 @@ def taken(world, old):
     return world.methods.predict(world.current, world.regions, old=old, previous=outputs)
 
 
-def by_hand(world, name, moves):
-    """Detections after the aligner moved, one by one, the regions for which `moves(latent, row)` holds."""
-    aligner = world.methods.aligners[name.partition("/")[0]]
-    rows = [aligner.align(z.unsqueeze(0))[0] if moves(z, row) else z for row, z in enumerate(world.regions.latents)]
-    with torch.no_grad():
-        return world.current.detections(torch.stack(rows), world.regions)
-
-
 def test_all_methods_are_there_and_in_the_catalogue(taken):
     assert tuple(taken) == REGION_METHODS
-    assert {name for name, method in taken.items() if method.label_free} == LABEL_FREE
     assert set(REGION_METHODS) <= set(METHODS)
-    assert {name for name, method in taken.items() if method.gated} == {"eli/by-prediction", "eli/by-energy"}
 
 
 def test_the_scene_can_tell_methods_apart(world, old, taken):
@@ -81,34 +71,26 @@ def test_base_is_the_detector_itself(world, taken):
     assert taken["base"].weights.sum() == 0
 
 
-@pytest.mark.parametrize("name", [name for name in REGION_METHODS if name.endswith(("/oracle", "/all"))])
-def test_oracles_move_the_regions_on_old_objects_and_others_all(world, old, taken, name):
-    moves = old if name.endswith("/oracle") else torch.ones_like(old)
-    close(taken[name].detections, by_hand(world, name, lambda z, row: bool(moves[row])))
-    assert torch.equal(taken[name].weights, moves.float())
+HOW = ("oracle", "all", "by-prediction", "by-energy")
 
 
-def test_by_prediction_moves_what_the_head_takes_for_old_but_not_for_background(world, taken):
-    def looks_old(z, row):
-        with torch.no_grad():
-            logits, _ = world.current.predictor(z.unsqueeze(0))
-        return int(logits.argmax()) in (1, 2)
-
-    close(taken["eli/by-prediction"].detections, by_hand(world, "eli/by-prediction", looks_old))
-    tops = world.current.predictor(world.regions.latents)[0].argmax(dim=1)
+@pytest.mark.parametrize("name", [name for name in REGION_METHODS if name.endswith(HOW)])
+@torch.no_grad()
+def test_the_regions_that_are_moved_are_those_of_the_definition(world, old, taken, name):
+    aligner, latents = world.methods.aligners[name.partition("/")[0]], world.regions.latents
+    tops = world.current.predictor(latents)[0].argmax(dim=1)
     assert set(tops.tolist()) == {0, 1, 2, 3, 4}
-    assert torch.equal(taken["eli/by-prediction"].weights > 0, (tops == 1) | (tops == 2))
-
-
-def test_by_energy_moves_regions_of_low_energy(world, taken):
-    gate = ByEnergy(quantile=world.settings.energy_quantile)
-    gate.fit(world.methods.aligners["eli"], world.regions.latents)
-    energies = world.methods.aligners["eli"].energy(world.regions.latents).detach()
-    close(
-        taken["eli/by-energy"].detections,
-        by_hand(world, "eli/by-energy", lambda z, row: float(energies[row]) < float(gate.threshold)),
-    )
-    assert 0 < taken["eli/by-energy"].weights.mean() < 0.2
+    gate = ByEnergy(quantile=world.settings.energy_quantile).fit(world.methods.aligners["eli"], latents)
+    moves = {
+        "oracle": old,
+        "all": torch.ones_like(old),
+        "by-prediction": (tops == 1) | (tops == 2),  # neither background nor new
+        "by-energy": world.methods.aligners["eli"].energy(latents) < gate.threshold,
+    }[name.partition("/")[2]]
+    assert 0 < moves.sum() < len(moves) or name.endswith("/all")
+    rows = [aligner.align(z.unsqueeze(0))[0] if move else z for z, move in zip(latents, moves, strict=True)]
+    close(taken[name].detections, world.current.detections(torch.stack(rows), world.regions))
+    assert torch.equal(taken[name].weights, moves.float())
 
 
 def by_class(world, detector, aligner):
@@ -125,12 +107,6 @@ def by_class(world, detector, aligner):
         return detector.detections_from(scores.log(), boxes, world.regions)
 
 
-@pytest.mark.parametrize("name", ["eli/old-classes", "ridge/old-classes"])
-def test_scores_of_old_classes_are_those_of_the_moved_region(world, taken, name):
-    aligner = world.methods.aligners[name.partition("/")[0]]
-    close(taken[name].detections, by_class(world, world.current, aligner))
-
-
 def test_an_aligner_attached_for_old_classes_gives_the_same(world, taken):
     old = SplitOutputs(range(1, 3), background=0)
     with (
@@ -143,9 +119,8 @@ def test_an_aligner_attached_for_old_classes_gives_the_same(world, taken):
 def test_oracle_mask_leaves_background_and_old_classes(world, old, taken):
     with torch.no_grad():
         logits, deltas = world.current.predictor(world.regions.latents)
-        for row in range(len(old)):
-            if old[row]:
-                logits[row, 3:] = float("-inf")
+        for row in old.nonzero():
+            logits[row, 3:] = float("-inf")
         close(taken["oracle-mask"].detections, world.current.detections_from(logits, deltas, world.regions))
     assert taken["oracle-mask"].weights is None
 
@@ -165,57 +140,34 @@ def mixed(world, current, previous, old):
         return current.detections_from(logits, deltas, regions)
 
 
-def test_previous_model_takes_over_scores_and_boxes(world, old, taken):
-    close(taken["previous-model"].detections, mixed(world, world.current, world.previous, old))
-
-
-@pytest.mark.parametrize("changes", [{"class_agnostic_boxes": False}, {"unknown": True}])
-def test_other_heads(world, old, changes):
+@pytest.mark.parametrize("changes", [{}, {"class_agnostic_boxes": False}, {"unknown": True}])
+def test_scores_and_boxes_of_another_model_or_latent_take_the_right_columns(world, old, changes):
     previous, current = world.make_pair(**changes)
     with torch.no_grad():
         outputs = outputs_on(previous, world.images, world.regions)
         methods = world.methods.predict(current, world.regions, old=old, previous=outputs)
     assert set(methods) == set(REGION_METHODS)
     close(methods["previous-model"].detections, mixed(world, current, previous, old))
-    close(methods["ridge/old-classes"].detections, by_class(world, current, world.methods.aligners["ridge"]))
+    for name in ("eli", "ridge"):
+        close(methods[f"{name}/old-classes"].detections, by_class(world, current, world.methods.aligners[name]))
     labels = torch.cat([image["labels"] for method in methods.values() for image in method.detections])
     assert int(labels.max()) <= 4
 
 
-class Unlabelled:
-    """A split of which only the images may be seen."""
-
-    def __init__(self, images):
-        self._images = images
-
-    @property
-    def objects(self):
-        raise AssertionError("a label-free method looked at test annotations")
-
-    def __len__(self):
-        return len(self._images)
-
-    def image(self, row):
-        return self._images[row]
-
-
-def batches(split, size=1):
-    return [[split.image(row) for row in range(at, min(at + size, len(split)))] for at in range(0, len(split), size)]
+def one_by_one(world):
+    return [[image] for image in world.images]
 
 
 def test_label_free_methods_need_no_annotation_and_do_not_change_with_it(world):
-    split = Unlabelled(world.images)
-    without = predict_images(world.current, batches(split), world.methods, previous=world.previous)
-    informed = predict_images(
-        world.current, batches(split), world.methods, objects=world.objects, previous=world.previous
+    without, informed = (
+        predict_images(world.current, one_by_one(world), world.methods, objects=objects, previous=world.previous)
+        for objects in (None, world.objects)
     )
-    assert set(without) == LABEL_FREE
+    assert set(without) == {name for name, method in informed.items() if method.label_free} == LABEL_FREE
     assert set(informed) == set(REGION_METHODS)
+    assert {name for name, method in informed.items() if method.gated} == {"eli/by-prediction", "eli/by-energy"}
     for name, method in without.items():
-        for a, b in zip(method.detections, informed[name].detections, strict=True):
-            assert torch.equal(a.boxes, b.boxes)
-            assert torch.equal(a.scores, b.scores)
-            assert torch.equal(a.labels, b.labels)
+        assert same(map(vars, method.detections), map(vars, informed[name].detections))
         assert method.gate_accuracy is None
         assert method.aligned_share == informed[name].aligned_share
 
@@ -229,14 +181,13 @@ def test_noise_is_the_same_on_every_walk_through_a_test_set(world):
         seed=1,
         names=["eli/all"],
     )
-    first, second = (predict_images(world.current, [[image] for image in world.images], noisy) for _ in range(2))
+    first, second = (predict_images(world.current, one_by_one(world), noisy) for _ in range(2))
     for a, b in zip(first["eli/all"].detections, second["eli/all"].detections, strict=True):
         assert torch.equal(a.scores, b.scores)
 
 
 def test_shares_are_counted_over_all_batches(world):
-    split = Unlabelled(world.images)
-    collected = predict_images(world.current, batches(split), world.methods, objects=world.objects)
+    collected = predict_images(world.current, one_by_one(world), world.methods, objects=world.objects)
     weights, masks = [], []
     for image, truth in zip(world.images, world.objects, strict=True):
         with torch.no_grad():
@@ -262,7 +213,7 @@ def test_at_the_first_task_there_is_only_base(world):
 
 
 def test_wrong_input_is_named(world, old):
-    with pytest.raises(EvaluationError, match="one entry for each"):
+    with pytest.raises(LatentError, match="but the batch has rows"):
         world.methods.predict(world.current, world.regions, old=old[:-1])
     with pytest.raises(EvaluationError, match="2 images, but annotations of 3"):
         predict_images(world.current, [world.images], world.methods, objects=[*world.objects, world.objects[0]])
@@ -350,10 +301,6 @@ def test_images_without_boxes_are_passed_over(world, annotated):
             region_pairs(world.previous, world.current, annotated, seed=0, **wrong)
 
 
-def regions(*boxes):
-    return torch.tensor(boxes, dtype=torch.float32).reshape(-1, 4)
-
-
 def test_regions_on_old_objects():
     truth = [
         objects(((0, 0, 10, 10), 1), ((20, 0, 30, 10), 2)),
@@ -361,25 +308,22 @@ def test_regions_on_old_objects():
         objects(((0, 0, 10, 10), 0, True)),
         objects(),
     ]
-    proposed = [
-        regions([0, 0, 10, 5], [0, 0, 10, 4.9], [20, 0, 30, 10], [50, 50, 60, 60]),  # overlaps 0.5, 0.49, 1, 0
-        regions(),
-        regions([1, 0, 10, 10]),
-        regions([0, 0, 1, 1]),
-    ]
+    boxes = [(0, 0, 10, 5), (0, 0, 10, 4.9), (20, 0, 30, 10), (50, 50, 60, 60)], [], [(1, 0, 10, 10)], [(0, 0, 1, 1)]
+    proposed = [torch.tensor(some, dtype=torch.float32).reshape(-1, 4) for some in boxes]
     old = old_regions(proposed, truth, old_classes=2)
+    # Overlaps of 0.5, 0.49, 1 (with a new object) and 0 on the first image, 0.9 with a difficult object on the third.
     assert old.tolist() == [True, False, False, False, True, False]
     assert old.dtype == torch.bool
     assert old_regions(proposed, truth, old_classes=3)[2]
     with pytest.raises(EvaluationError, match="1 images"):
-        old_regions([regions()], [], old_classes=1)
+        old_regions(proposed[:1], [], old_classes=1)
 
 
 def test_the_best_match_decides_not_any_match():
     # The region overlaps the old object by 10/18 (enough) and the new one by more.
-    truth = objects(((0, 0, 10, 18), 0), ((0, 0, 10, 11), 5))
-    assert old_regions([regions([0, 0, 10, 10])], [truth], old_classes=5).tolist() == [False]
-    assert old_regions([regions([0, 0, 10, 10])], [truth.of(range(5))], old_classes=5).tolist() == [True]
+    truth, region = objects(((0, 0, 10, 18), 0), ((0, 0, 10, 11), 5)), torch.tensor([[0.0, 0.0, 10.0, 10.0]])
+    assert old_regions([region], [truth], old_classes=5).tolist() == [False]
+    assert old_regions([region], [truth.of(range(5))], old_classes=5).tolist() == [True]
 
 
 def test_label_free_methods_do_not_depend_on_the_oracles_mask(world, old, taken):

@@ -67,8 +67,7 @@ def test_real_steps_give_finite_terms_that_each_teach_something(name, make, batc
         assert term.isfinite()
         gradients = torch.autograd.grad(term, learner.groups(), retain_graph=True, allow_unused=True)
         assert sum(g.abs().sum().item() for g in gradients if g is not None) > 0
-    after = learner.teacher.state_dict()
-    assert all(torch.equal(before[key], after[key]) for key in before)
+    assert all(map(torch.equal, learner.teacher.state_dict().values(), before.values()))
     assert not any(p.requires_grad or p.grad is not None for p in learner.teacher.parameters())
     assert learner.training
     assert not any(module.training for module in learner.teacher.modules())
@@ -82,8 +81,7 @@ def test_the_model_before_is_the_teacher_and_its_rows_are_kept(name, make, batch
     learner.grow(1)
     assert (learner.old_classes, learner.classes, learner.model.classes, learner.teacher.classes) == (2, 3, 3, 2)
     assert learner.teacher is not learner.model
-    for key, value in learner.teacher.state_dict().items():
-        assert torch.equal(value, before.state_dict()[key])
+    assert all(map(torch.equal, learner.teacher.state_dict().values(), before.state_dict().values()))
     old, new = before.predictor.score.weight, learner.model.predictor.score.weight
     assert torch.equal(new[:3], old[:3])
     assert len(new) == len(old) + 1
@@ -91,26 +89,12 @@ def test_the_model_before_is_the_teacher_and_its_rows_are_kept(name, make, batch
 
 
 @pytest.mark.parametrize("class_agnostic", [True, False])
-def test_ilod_on_all_proposals_is_the_distance_of_both_heads(make, batch, train, class_agnostic):
-    learner = make("ilod", options={**ALL_PROPOSALS, "logits": 2.0}, class_agnostic_boxes=class_agnostic)
-    train(learner, *batch(3))
-    look = learner.model.look(*batch(3))
-    terms = memory_terms(learner, look)
-    features = learner.teacher.features(look.images.tensors)
-    rois, _ = learner.teacher.propose(look.images, features)
-    theirs = learner.teacher.roi_outputs(features, rois, look.images.image_sizes)
-    ours = learner.model.roi_outputs(look.features, rois, look.images.image_sizes)
-    logits = centred_logit_distance(ours.logits, theirs.logits, old=2)
-    boxes = delta_distance(ours.deltas, theirs.deltas, old=2, smooth=True)
-    assert terms["old_logits"].item() == pytest.approx(2 * logits.item(), rel=1e-4)
-    assert terms["old_boxes"].item() == pytest.approx(boxes.item(), rel=1e-4)
-    assert logits.item() > 0
-
-
-@pytest.mark.parametrize("class_agnostic", [True, False])
-def test_faster_ilod_is_the_sum_of_its_four_terms(make, batch, train, class_agnostic):
-    options = {**ALL_PROPOSALS, "features": 2.0, "regions": 3.0, "logits": 4.0, "boxes": 5.0}
-    learner = make("faster-ilod", options=options, class_agnostic_boxes=class_agnostic)
+@pytest.mark.parametrize("name", ["ilod", "faster-ilod"])
+def test_on_all_proposals_the_terms_are_distances_of_both_detectors(make, batch, train, name, class_agnostic):
+    options = {**ALL_PROPOSALS, "logits": 4.0, "boxes": 5.0}
+    if name == "faster-ilod":
+        options |= {"features": 2.0, "regions": 3.0}
+    learner = make(name, options=options, class_agnostic_boxes=class_agnostic)
     train(learner, *batch(3))
     look = learner.model.look(*batch(3))
     terms = {name: term.item() for name, term in memory_terms(learner, look).items()}
@@ -119,15 +103,14 @@ def test_faster_ilod_is_the_sum_of_its_four_terms(make, batch, train, class_agno
     rois, _ = teacher.propose(look.images, features)
     theirs, ours = teacher.roi_outputs(features, rois, sizes), learner.model.roi_outputs(look.features, rois, sizes)
     regions = lost_regions(look.objectness, look.region_deltas, *teacher.region_outputs(features), threshold=0.1)
-    assert terms == pytest.approx(
-        {
-            "old_features": 2 * lost_features(look.features, features).item(),
-            "old_regions": 3 * regions.item(),
-            "old_logits": 4 * centred_logit_distance(ours.logits, theirs.logits, old=2).item(),
-            "old_boxes": 5 * delta_distance(ours.deltas, theirs.deltas, old=2, smooth=False).item(),
-        },
-        rel=1e-4,
-    )
+    expected = {
+        "old_features": 2 * lost_features(look.features, features).item(),
+        "old_regions": 3 * regions.item(),
+        "old_logits": 4 * centred_logit_distance(ours.logits, theirs.logits, old=2).item(),
+        "old_boxes": 5 * delta_distance(ours.deltas, theirs.deltas, old=2, smooth=name == "ilod").item(),
+    }
+    assert expected["old_logits"] > 0
+    assert terms == pytest.approx({term: expected[term] for term in KEPT[name]}, rel=1e-4)
 
 
 @pytest.mark.parametrize("name", ["ilod", "faster-ilod"])
@@ -193,26 +176,24 @@ def test_centred_logit_distance_by_hand():
     # Two old classes; the columns of new classes and of the unknown do not count.
     teacher = torch.tensor([[3.0, 0.0, 0.0], [1.0, 1.0, 1.0]])  # centred: 2, -1, -1 and 0, 0, 0
     student = torch.tensor([[0.0, 3.0, 0.0, 99.0], [5.0, 5.0, 2.0, -7.0]])  # centred: -1, 2, -1 and 1, 1, -2
-    expected = (3**2 + 3**2 + 0 + 1 + 1 + 2**2) / 6
-    assert centred_logit_distance(student, teacher, old=2).item() == pytest.approx(expected)
-    assert centred_logit_distance(student + 7, teacher, old=2).item() == pytest.approx(expected)
+    for ours in (student, student + 7):
+        expected = (3**2 + 3**2 + 0 + 1 + 1 + 2**2) / 6
+        assert centred_logit_distance(ours, teacher, old=2).item() == pytest.approx(expected)
 
 
-def test_delta_distance_by_hand():
-    teacher = torch.tensor([[0.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0]])
-    student = torch.tensor([[0.5, 0.0, -3.0, 0.0], [1.0, 1.0, 1.0, 2.0]])
-    # Smooth L1: 0.5 * 0.25 = 0.125, 3 - 0.5 = 2.5, and 0.5; squares: 0.25, 9 and 1. Mean over two regions.
-    assert delta_distance(student, teacher, old=2, smooth=True).item() == pytest.approx((0.125 + 2.5 + 0.5) / 2)
-    assert delta_distance(student, teacher, old=2, smooth=False).item() == pytest.approx((0.25 + 9 + 1) / 2)
-
-
-def test_delta_distance_of_each_class_counts_old_classes_alone():
-    teacher = torch.zeros(1, 3, 4)
-    student = torch.full((1, 4, 4), 100.0)
-    student[0, 1] = torch.tensor([1.0, 0.0, 0.0, 0.0])
-    student[0, 2] = torch.tensor([2.0, 1.0, 0.0, 0.0])
-    # Squares: 1 and 5, mean over two old classes; background (column 0) and the new class (column 3) are left out.
-    assert delta_distance(student, teacher, old=2, smooth=False).item() == pytest.approx(3)
+@pytest.mark.parametrize(
+    ("student", "teacher", "smooth", "expected"),
+    [
+        # Smooth L1 of 0.5, 3 and 1, and their squares; the mean is over two regions.
+        ([[0.5, 0.0, -3.0, 0.0], [1.0, 1.0, 1.0, 2.0]], [[0.0] * 4, [1.0] * 4], True, (0.125 + 2.5 + 0.5) / 2),
+        ([[0.5, 0.0, -3.0, 0.0], [1.0, 1.0, 1.0, 2.0]], [[0.0] * 4, [1.0] * 4], False, (0.25 + 9 + 1) / 2),
+        # Of each class: squares 1 and 5 of two old classes; background (first) and the new class (last) are left out.
+        ([[[9.0] * 4, [1.0, 0.0, 0.0, 0.0], [2.0, 1.0, 0.0, 0.0], [9.0] * 4]], [[[0.0] * 4] * 3], False, (1 + 5) / 2),
+    ],
+)
+def test_delta_distance_by_hand(student, teacher, smooth, expected):
+    distance = delta_distance(torch.tensor(student), torch.tensor(teacher), old=2, smooth=smooth)
+    assert distance.item() == pytest.approx(expected)
 
 
 def test_lost_features_by_hand_image_by_image():
@@ -224,14 +205,13 @@ def test_lost_features_by_hand_image_by_image():
 
 def test_lost_regions_by_hand():
     # Two anchors at one place. The teacher is surer of the first by 0.5, of the second by 0.05.
-    teacher_objectness = torch.tensor([1.0, 0.05]).view(1, 2, 1, 1)
-    objectness = torch.tensor([0.5, 0.0]).view(1, 2, 1, 1)
+    teacher, student = (torch.tensor(values).view(1, 2, 1, 1) for values in ([1.0, 0.05], [0.5, 0.0]))
     deltas = torch.arange(8.0).view(1, 8, 1, 1)
-    teacher_deltas = deltas + torch.tensor([1.0, 2.0, 0.0, 0.0, 9.0, 9.0, 9.0, 9.0]).view(1, 8, 1, 1)
-    loss = lost_regions(objectness, deltas, teacher_objectness, teacher_deltas, threshold=0.1)
+    moved = deltas + torch.tensor([1.0, 2.0, 0.0, 0.0, 9.0, 9.0, 9.0, 9.0]).view(1, 8, 1, 1)
+    loss = lost_regions(student, deltas, teacher, moved, threshold=0.1)
     assert loss.item() == pytest.approx((0.25 + 1 + 4 + 0.0025) / 2)
     # A student that is surer than the teacher is left alone.
-    assert lost_regions(objectness + 3, deltas, teacher_objectness, teacher_deltas, threshold=0.1).item() == 0
+    assert lost_regions(student + 3, deltas, teacher, moved, threshold=0.1).item() == 0
 
 
 def test_softened_divergence_by_hand():
@@ -252,11 +232,7 @@ def test_softened_divergence_by_hand():
         lambda ours, theirs: lost_features(ours.view(1, 5, 2, 2), theirs.view(1, 5, 2, 2)),
         lambda ours, theirs: softened_divergence(ours, theirs, old=3, temperature=6.0),
         lambda ours, theirs: lost_regions(
-            ours[:1].view(1, 1, 2, 2),
-            ours[1:].view(1, 4, 2, 2),
-            theirs[:1].view(1, 1, 2, 2),
-            theirs[1:].view(1, 4, 2, 2),
-            threshold=0.1,
+            *(part.view(1, -1, 2, 2) for z in (ours, theirs) for part in (z[:1], z[1:])), threshold=0.1
         ),
     ],
 )

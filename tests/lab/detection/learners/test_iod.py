@@ -48,23 +48,27 @@ def test_its_terms_are_those_of_the_paper(make, batch, train, reads):
     )
 
 
-@pytest.mark.parametrize("tasks", [(2,), (2, 1)])
-def test_task_steps_move_everything_but_the_warp_layer(make, batch, train, tasks):
-    learner = make("iod", tasks)
+@pytest.mark.parametrize(
+    ("tasks", "options", "stage", "fixed", "stored", "warp_steps"),
+    [
+        ((2,), {"warp_every": 1}, "learn", True, True, 2),
+        ((2, 1), {"warp_every": 1}, "learn", True, True, 2),
+        ((2,), {"warp_every": 1, "warp_first_task": False}, "learn", False, True, 0),
+        ((2, 1), {"warp_every": 1}, "fine-tune", True, False, 0),
+    ],
+)
+def test_steps_of_the_task_leave_the_warp_layer_to_warp_steps(
+    make, batch, train, tasks, options, stage, fixed, stored, warp_steps
+):
+    learner = make("iod", tasks, options=options)
+    learner.start_stage(Stage(stage, "task"))
+    taken = []
+    learner.warp_step = lambda *_, **__: taken.append(1)
     before = copy.deepcopy(learner.model.state_dict())
     train(learner, *batch(sum(tasks)))
-    assert set(before) - set(moved(before, learner.model)) == {WARP}
-
-
-def test_without_warp_steps_in_the_first_task_the_layer_trains_as_any_other(make, batch, train):
-    learner = make("iod", (2,), options={"warp_first_task": False, "warp_every": 1})
-    warp_steps = []
-    learner.warp_step = lambda *_, **__: warp_steps.append(1)
-    before = copy.deepcopy(learner.model.state_dict())
-    train(learner, *batch(1, 2))
-    assert WARP in moved(before, learner.model)
-    assert not warp_steps
-    assert (learner.store.rows >= 0).any()
+    assert set(before) - set(moved(before, learner.model)) == ({WARP} if fixed else set())
+    assert bool((learner.store.rows >= 0).any()) == stored
+    assert len(taken) == warp_steps
 
 
 def test_a_warp_step_is_plain_descent_of_the_warp_layer_alone(make, batch):
@@ -101,15 +105,6 @@ def test_warp_steps_come_every_so_many_steps_with_a_few_stored_images(make, batc
     assert (learner.store.rows >= 0).sum() == 21
 
 
-def test_fine_tuning_neither_stores_nor_warps_nor_moves_the_warp_layer(make, batch, train):
-    learner = make("iod", options={"warp_every": 1})
-    learner.start_stage(Stage("fine-tune", "balanced", 0.2, 0.02))
-    before = copy.deepcopy(learner.model.state_dict())
-    train(learner, *batch(1, 2, 3))
-    assert WARP not in moved(before, learner.model)
-    assert (learner.store.rows == -1).all()
-
-
 def test_only_the_last_regions_of_each_class_count_in_a_warp_step(make, batch):
     look = make("iod").model.look(*batch(3))
     labels = torch.zeros_like(look.labels)
@@ -129,17 +124,12 @@ def store(classes=2, per_class=3, seed=0):
 
 def test_each_image_is_kept_for_the_class_of_its_object_and_the_oldest_goes():
     kept = store()
+    kept.add(torch.tensor([5]), [torch.zeros(0, dtype=torch.int64)])
+    assert kept.draw(4).tolist() == []
     kept.add(torch.tensor([10, 11, 12]), [torch.tensor([1]), torch.tensor([2, 2]), torch.tensor([1])])
     assert kept.rows.tolist() == [[-1, 10, 12], [-1, -1, 11]]
     kept.add(torch.tensor([13, 14]), [torch.tensor([1]), torch.tensor([1])])
     assert kept.rows.tolist() == [[12, 13, 14], [-1, -1, 11]]
-
-
-def test_an_image_without_objects_is_not_kept():
-    kept = store()
-    kept.add(torch.tensor([5]), [torch.zeros(0, dtype=torch.int64)])
-    assert (kept.rows == -1).all()
-    assert kept.draw(4).tolist() == []
 
 
 def test_an_image_with_two_classes_goes_to_either_by_chance_and_never_to_both():

@@ -7,27 +7,20 @@ import torch
 
 from elign.lab.detection.detector import make_detector
 
-# Class c is a square that is bright in colour channel c.
-_SQUARES = (
-    ((0, (8, 10, 34, 36)), (1, (52, 48, 84, 80))),
-    ((2, (40, 12, 76, 48)), (0, (10, 56, 38, 84))),
-)
-
 
 def _draw(squares):
-    generator = torch.Generator().manual_seed(4)
-    image = torch.rand(3, 96, 96, generator=generator) * 0.2
-    for channel, (x1, y1, x2, y2) in squares:
+    """Class c is a square that is bright in colour channel c."""
+    image = torch.rand(3, 96, 96, generator=torch.Generator().manual_seed(4)) * 0.2
+    for channel, (x1, y1, x2, y2) in squares.items():
         image[channel, y1:y2, x1:x2] = 0.9
-    boxes = torch.tensor([box for _, box in squares], dtype=torch.float32)
-    return image, {"boxes": boxes, "labels": torch.tensor([1 + channel for channel, _ in squares])}
+    return image, {"boxes": torch.tensor([*squares.values()]).float(), "labels": torch.tensor([*squares]) + 1}
 
 
 @pytest.fixture
 def scenes():
     """Two images of 96 x 96 with two squares each, and their targets."""
-    drawn = [_draw(squares) for squares in _SQUARES]
-    return [image for image, _ in drawn], [target for _, target in drawn]
+    squares = {0: (8, 10, 34, 36), 1: (52, 48, 84, 80)}, {2: (40, 12, 76, 48), 0: (10, 56, 38, 84)}
+    return [*zip(*map(_draw, squares), strict=True)]
 
 
 @pytest.fixture

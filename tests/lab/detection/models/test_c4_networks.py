@@ -6,6 +6,7 @@ import copy
 import io
 import os
 import pickle
+from unittest import mock
 
 import pytest
 import safetensors.torch
@@ -22,45 +23,37 @@ from elign.lab.config.composition import ConfigError
 from elign.lab.detection.c4_networks import DETECTORS, WeightsError, load_weights, settings_of
 from elign.lab.detection.detector import make_detector, roi_losses
 
-SMALL = {
-    "min_size": 64,
-    "max_size": 96,
-    "anchors": (16, 32),
-    "proposals_train": (50, 10),
-    "proposals_test": (50, 6),
-    "rois": 8,
+SMALL = {"min_size": 64, "max_size": 96, "anchors": (16, 32), "proposals_train": (50, 10), "proposals_test": (50, 6)}
+# Width of the latents, stride of the features, last convolution of the box head.
+NETWORKS = {
+    "resnet50-c4": (2048, 16, "stage.2.conv3"),
+    "resnet18-c4": (512, 16, "stage.1.conv2"),
+    "tiny-c4": (128, 8, "stage.0.conv2"),
 }
-LATENTS = {"resnet50-c4": 2048, "resnet18-c4": 512, "tiny-c4": 128}
-LAST = {"resnet50-c4": "stage.2.conv3", "resnet18-c4": "stage.1.conv2", "tiny-c4": "stage.0.conv2"}
-STRIDES = {"resnet50-c4": 16, "resnet18-c4": 16, "tiny-c4": 8}
 
 
 @pytest.mark.parametrize("name", DETECTORS)
 def test_every_detector_learns_and_detects(name):
+    latent_dim, stride, last = NETWORKS[name]
     torch.manual_seed(0)
     # From scratch, so with group normalisation: frozen statistics of no data let a ResNet's latents explode.
-    detector = make_detector(name, **SMALL, normalisation="group")
+    detector = make_detector(name, **SMALL, rois=8, normalisation="group")
     detector.grow(2)
     images = [torch.rand(3, 64, 64)]
     targets = [{"boxes": torch.tensor([[8.0, 8.0, 40.0, 40.0]]), "labels": torch.tensor([2])}]
     look = detector.look(images, targets)
-    assert look.features.shape[-1] * STRIDES[name] == look.images.tensors.shape[-1] == 64
+    assert look.features.shape[-1] * stride == look.images.tensors.shape[-1] == 64
     losses = {**look.region_losses, **roi_losses(look)}
     sum(losses.values()).backward()
     assert all(torch.isfinite(loss) for loss in losses.values())
     (weight,) = detector.warp_parameters()
-    assert weight is detector.roi_heads.box_head.get_parameter(f"{LAST[name]}.weight")
+    assert weight is detector.roi_heads.box_head.get_parameter(f"{last}.weight")
     assert weight.grad.any()
     with torch.inference_mode():
         regions = detector.eval().regions(images)
-    assert regions.latents.shape[1] == detector.latent_dim == LATENTS[name]
+    assert regions.latents.shape[1] == detector.latent_dim == latent_dim
     assert (regions.latents >= 0).all()
     assert regions.latents.any()
-
-
-def test_images_too_small_for_the_stride_are_an_error():
-    with pytest.raises(OptionError, match="min_size must be at least 64 for features of stride 16, got 32"):
-        make_detector("resnet18-c4", min_size=32)
 
 
 def test_frozen_stages_are_counted_from_the_stem():
@@ -109,18 +102,14 @@ def trained():
     return net.eval()
 
 
-def _write(path, state, how):
+@pytest.mark.parametrize("how", ["safetensors", "plain", "state_dict", "model"])
+@torch.no_grad()
+def test_a_file_of_weights_gives_the_networks_own_features(trained, tmp_path, how):
+    path, state = tmp_path / f"weights.{how}", trained.state_dict()
     if how == "safetensors":
         save_file(state, path)
     else:
         torch.save(state if how == "plain" else {"epoch": 3, how: state}, path)
-
-
-@pytest.mark.parametrize("how", ["safetensors", "plain", "state_dict", "model"])
-@torch.no_grad()
-def test_a_file_of_weights_gives_the_networks_own_features(trained, tmp_path, how):
-    path = tmp_path / ("weights.safetensors" if how == "safetensors" else "weights.pth")
-    _write(path, trained.state_dict(), how)
     detector = make_detector("resnet18-c4", weights=path).eval()
     image = torch.rand(1, 3, 64, 64)
     features = detector.features(image)
@@ -167,32 +156,30 @@ def test_files_that_hold_something_else_are_named(trained, tmp_path, content, pr
 
 def test_weights_of_torchvision_are_downloaded(trained, monkeypatch):
     asked = []
-
-    def download(url, **options):
-        asked.append(url)
-        return trained.state_dict()
-
-    monkeypatch.setattr(_api, "load_state_dict_from_url", download)
+    monkeypatch.setattr(_api, "load_state_dict_from_url", lambda url, **_: asked.append(url) or trained.state_dict())
     detector = make_detector("resnet18-c4", weights="torchvision")
-    assert len(asked) == 1
-    assert "resnet18" in asked[0]
+    (url,) = asked
+    assert "resnet18" in url
     assert torch.equal(detector.backbone.conv1.weight, trained.conv1.weight)
 
 
 def test_a_download_that_fails_says_what_to_fetch(monkeypatch):
-    def download(url, **options):
-        raise OSError("no route to host")
-
-    monkeypatch.setattr(_api, "load_state_dict_from_url", download)
+    monkeypatch.setattr(_api, "load_state_dict_from_url", mock.Mock(side_effect=OSError("no route to host")))
     with pytest.raises(WeightsError, match=r"https://.*resnet50.*no route to host.*give its path"):
         make_detector("resnet50-c4", weights="torchvision")
 
 
-def test_networks_that_take_no_weights_say_so():
-    with pytest.raises(OptionError, match="trained from scratch"):
-        make_detector("tiny-c4", weights="torchvision")
-    with pytest.raises(OptionError, match="normalisation=frozen"):
-        make_detector("resnet18-c4", weights="torchvision", normalisation="group")
+@pytest.mark.parametrize(
+    ("name", "options", "problem"),
+    [
+        ("tiny-c4", {"weights": "torchvision"}, "trained from scratch"),
+        ("resnet18-c4", {"weights": "torchvision", "normalisation": "group"}, "normalisation=frozen"),
+        ("resnet18-c4", {"min_size": 32}, "min_size must be at least 64 for features of stride 16, got 32"),
+    ],
+)
+def test_what_does_not_fit_a_network_is_named(name, options, problem):
+    with pytest.raises(OptionError, match=problem):
+        make_detector(name, **options)
 
 
 STATE = {"weight": torch.arange(6.0).view(2, 3), "bias": torch.ones(2)}

@@ -37,15 +37,15 @@ def test_stages_share_the_steps(quick):
 
 def test_a_task_sees_its_own_boxes_and_fine_tuning_those_of_all_classes(quick):
     experiment, _, training = training_of(quick, 1, "learner=iod", "memory.per_class=3")
-    own = {int(label) for batch in training.batches(0)[1] for target in batch.targets for label in target["labels"]}
-    assert own <= set(range(6, 11))
-    _, batches = training.batches(training.epochs - 1)
-    rows, labels = [], set()
-    for batch in batches:
-        rows += batch.rows.tolist()
-        labels |= {int(label) for target in batch.targets for label in target["labels"]}
-    assert labels & set(range(1, 6))
-    assert labels & set(range(6, 11))
+    own, balanced = ([*training.batches(epoch)[1]] for epoch in (0, training.epochs - 1))
+    labels, kept = (
+        {label for batch in some for target in batch.targets for label in target["labels"].tolist()}
+        for some in (own, balanced)
+    )
+    assert labels <= set(range(6, 11))
+    assert kept & set(range(1, 6))
+    assert kept & set(range(6, 11))
+    rows = torch.cat([batch.rows for batch in balanced]).tolist()
     assert len(rows) == len(set(rows))
     for label in range(10):
         shown = sum(bool((experiment.data.train.objects[row].labels == label).any()) for row in rows)
@@ -59,12 +59,6 @@ def test_a_backbone_from_scratch_has_no_frozen_statistics(quick):
     names = {type(module).__name__ for module in learner.model.modules()}
     assert "GroupNorm" in names
     assert "FrozenBatchNorm2d" not in names
-
-
-def test_joint_sees_everything(quick):
-    experiment, _, training = training_of(quick, 1, "learner=joint")
-    seen = [int(row) for batch in training.batches(0)[1] for row in batch.rows]
-    assert sorted(seen) == experiment.rows(range(10)).tolist()
 
 
 def test_losses_depend_on_the_step_alone(quick):
@@ -81,27 +75,24 @@ def test_losses_depend_on_the_step_alone(quick):
     assert torch.equal(torch.rand(1), after)  # nobody else's random numbers were used up
 
 
-def test_epochs_have_orders_of_their_own_that_repeat(quick):
-    _, _, training = training_of(quick, 0, "learner=finetune")
-    orders = [[batch.rows.tolist() for batch in training.batches(epoch)[1]] for epoch in (0, 1, 0)]
+def test_epochs_have_orders_of_their_own_that_repeat_and_joint_sees_everything(quick):
+    experiment, _, training = training_of(quick, 1, "learner=joint")
+    orders = [torch.cat([batch.rows for batch in training.batches(epoch)[1]]).tolist() for epoch in (0, 1, 0)]
     assert orders[0] == orders[2] != orders[1]
+    assert sorted(orders[0]) == experiment.rows(range(10)).tolist()
 
 
 def test_warm_up_begins_every_stage(quick):
     typed = ("learner=iod", "train.schedule=steps", "train.milestones=[]", "train.warm_up=2", "memory.per_class=2")
-    _, _, training = training_of(quick, 1, *typed)
+    _, learner, training = training_of(quick, 1, *typed)
     last = next(
-        epoch for epoch in range(training.epochs) if training.batches(epoch) and _stage(training) == "fine-tune"
+        epoch for epoch in range(training.epochs) if training.batches(epoch) and learner.stage.name == "fine-tune"
     )
     steps = training.batches(last)[0]
     tuned = [training.rate(last, step / steps) for step in range(min(steps, 3))]
     assert tuned[0] == pytest.approx(0.5 * 0.02)
     assert tuned[1:] == pytest.approx([0.02] * (len(tuned) - 1))
     assert training.rate(0, 0.0) == pytest.approx(0.5)
-
-
-def _stage(training):
-    return training._learner.stage.name
 
 
 def test_after_a_step_the_learner_hears_of_it(quick, monkeypatch):

@@ -22,8 +22,7 @@ from torchvision.tv_tensors import BoundingBoxFormat
 from elign.lab.config.composition import ConfigError, Count, Flag, validate
 from elign.lab.config.schema import SourceConfig
 from elign.lab.data.base import check_rows
-from elign.lab.data.memory import random_order
-from elign.lab.data.scenario import class_order
+from elign.lab.data.scenario import class_order, random_order
 from elign.lab.environment import derive_seed
 from elign.lab.registry import Registry
 
@@ -53,11 +52,7 @@ class DataConfig(SourceConfig):
 
 @dataclass(frozen=True, eq=False)
 class Objects:
-    """The objects on one image.
-
-    Coordinates are continuous and start at the image's upper left corner: the pixel in column j covers j..j+1, and an
-    image of width W ends at W.
-    """
+    """The objects on one image; coordinates are continuous, and the pixel in column j covers j..j+1."""
 
     boxes: Tensor
     """x1, y1, x2, y2 of each object in pixels: `float32`, (N, 4)."""
@@ -67,12 +62,11 @@ class Objects:
     """Whether it is marked as too hard to count when it is missed: `bool`, (N,)."""
 
     def __post_init__(self) -> None:
-        count = len(self.labels)
-        wanted = {"boxes": ((count, 4), torch.float32), "labels": ((count,), torch.int64)}
-        for name, (shape, dtype) in (wanted | {"difficult": ((count,), torch.bool)}).items():
-            tensor = getattr(self, name)
-            if tuple(tensor.shape) != shape or tensor.dtype != dtype:
-                raise ValueError(f"{name} must be {dtype} {shape}, not {tensor.dtype} {tuple(tensor.shape)}")
+        dtypes = {"boxes": torch.float32, "labels": torch.int64, "difficult": torch.bool}
+        for name, tensor in vars(self).items():
+            shape = (len(self.labels), 4) if name == "boxes" else (len(self.labels),)
+            if tuple(tensor.shape) != shape or tensor.dtype != dtypes[name]:
+                raise ValueError(f"{name} must be {dtypes[name]} {shape}, not {tensor.dtype} {tuple(tensor.shape)}")
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -89,10 +83,9 @@ class Objects:
 
 @dataclass(frozen=True, eq=False)
 class DetectionSplit:
-    """Images with the objects on them. The objects are in memory, images are read or made when asked for."""
+    """Images, read or made when asked for, with the objects on them."""
 
     objects: Sequence[Objects]
-    """Of each image."""
     image: Callable[[int], Tensor]
     """Returns the image in a row: `uint8`, (3, H, W)."""
     flips: bool
@@ -146,11 +139,11 @@ class DetectionSource(ABC):
             train = train.rows(drawn_rows(shown, config.limit, seed=seed))
         order = class_order(len(data.classes), seed=config.order)
         rank = torch.tensor(order).argsort()  # of a permutation: its inverse
-        splits = (
+        train, test = (
             replace(part, objects=[replace(one, labels=rank[one.labels]) for one in part.objects])
             for part in (train, data.test)
         )
-        return DetectionData(data.name, tuple(data.classes[label] for label in order), *splits)
+        return DetectionData(data.name, tuple(data.classes[label] for label in order), train, test)
 
 
 DETECTION_DATASETS: Registry[type[DetectionSource]] = Registry("elign.lab.detection.data", "detection data set")
@@ -176,17 +169,16 @@ def open_detection_data(
         path: The data set's own folder. "voc" and "coco" need it; "voc2007" is looked for in the data folder without.
         data_dir: The data folder; default: the variable ELIGN_DATA, else the user's cache folder.
         order: Seed of the order in which classes arrive; None for the natural one: alphabetical, for COCO by ids.
-        limit: For quick trials: how many training images each class draws of those that show it; see `drawn_rows`.
+        limit: How many training images each class draws of those that show it; see `drawn_rows`.
         seed: Decides the scenes, and the draw of `limit`.
-        image_size: The most that the longer side of a picture may have, or the side of scenes; default 96 for these.
+        image_size: The longest side that a picture may have, or the side of scenes; default 96 for these.
         flips: For folders, whether you may learn from mirrored pictures: not if they show text.
         scenes: How many training and test scenes to make; default 1000 and 400.
 
     Raises:
         OptionError: There is no such data set.
         ConfigError: A number is outside its range, or the path is missing.
-        DataError: An option does not fit it, it is missing (`DatasetNotFoundError`) or has another layout
-            (`FolderLayoutError`), or one of its files is damaged (`DamagedFileError`).
+        DataError: It is missing, has another layout or a damaged file, or an option does not fit it.
 
     Example:
         >>> data = open_detection_data("digit-scenes", scenes=(4, 2), order=1993)
@@ -236,22 +228,29 @@ def augmented(image: Tensor, objects: Objects, *, seed: int) -> tuple[Tensor, Ob
 
 
 def fetch(
-    split: DetectionSplit, rows: Tensor, classes: range, *, seed: int | None = None, difficult: bool = True
+    split: DetectionSplit,
+    rows: Tensor,
+    classes: range,
+    *,
+    seed: int | None = None,
+    difficult: bool = True,
+    device: torch.device | None = None,
 ) -> tuple[list[Tensor], Targets]:
     """Return images and targets for the detector, to learn some classes from.
 
     Args:
         split: The images.
         rows: Places of the images, `int64` (M,).
-        classes: The labels whose boxes are given; an image may have none of them left.
-        seed: Seed of the mirroring, for splits that may be mirrored: what happens to an image depends on the seed and
-            its row alone, so a resumed run that gives the same seeds sees the same images. None for no augmentation.
+        classes: The labels whose boxes are given; an image may have none of them.
+        seed: Of the mirroring, where the split allows it, which depends on the seed and the row alone; None: no
+            mirroring.
         difficult: Whether boxes that are marked as difficult are given. Of the published code for VOC 2007, that on
             Detectron2 (ORE, iOD, ELI) learns from them and Faster ILOD does not; COCO's crowds should not be learned.
+        device: Where images and targets are put; default: the CPU.
 
     Returns:
-        The images in the order of `rows`, `float32` in 0..1, (3, H, W), and for each "boxes", `float32` (N, 4), and
-        "labels", `int64` (N,): class c is 1 + c, because 0 is the background.
+        The images, `float32` in 0..1, (3, H, W), and for each "boxes", `float32` (N, 4), and "labels", `int64` (N,):
+        class c is 1 + c, because 0 is the background.
     """
     check_rows(rows, len(split), size=1)
     images, targets = [], []
@@ -259,6 +258,6 @@ def fetch(
         image, objects = split.image(row), split.objects[row].of(classes, difficult=difficult)
         if seed is not None and split.flips:
             image, objects = augmented(image, objects, seed=derive_seed(seed % 2**64, f"mirroring of image {row}"))
-        images.append(image.float() / 255)
-        targets.append({"boxes": objects.boxes, "labels": objects.labels + 1})
+        images.append((image.float() / 255).to(device))
+        targets.append({"boxes": objects.boxes.to(device), "labels": (objects.labels + 1).to(device)})
     return images, targets

@@ -7,6 +7,7 @@ the latter needs an optional package to read JSON.
 from __future__ import annotations
 
 import math
+import textwrap
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ REMEDY = "correct it, or take the image out of the data set"
 Box = tuple[float, float, float, float]
 _UNKNOWN_REMEDY = "correct it: a class must be on some training picture and, where classes are named, among them"
 _SLACK = 1.0
-_SHOWN = 8
+_SHOWN = 100
 
 
 class Named(NamedTuple):
@@ -95,11 +96,7 @@ class FolderSource(DetectionSource):
 def make_split(
     annotations: Sequence[Annotation], classes: Sequence[str], image_size: int | None, *, flips: bool
 ) -> DetectionSplit:
-    """Put pictures and annotations together; pictures larger than `image_size` are scaled down with their boxes.
-
-    Raises:
-        DamagedFileError: A file names a class that is not among `classes`.
-    """
+    """Put pictures and annotations together; pictures larger than `image_size` are scaled down with their boxes."""
     labels = {name: label for label, name in enumerate(classes)}
     objects = [_objects(annotation, labels, image_size) for annotation in annotations]
     return DetectionSplit(objects, partial(_image, annotations, image_size), flips)
@@ -122,19 +119,15 @@ def _image(annotations: Sequence[Annotation], image_size: int | None, row: int) 
 def _objects(annotation: Annotation, labels: dict[str, int], image_size: int | None) -> Objects:
     for name, _, _ in annotation.objects:
         if name not in labels:
-            shown = ", ".join([*labels][:_SHOWN]) + (
-                f" and {len(labels) - _SHOWN} more" if len(labels) > _SHOWN else ""
-            )
+            shown = textwrap.shorten(", ".join(labels), _SHOWN, placeholder=" and so on")
             problem = f"the object class {name!r} is not one of {shown}"
             raise DamagedFileError(annotation.source, problem, _UNKNOWN_REMEDY)
     boxes = torch.tensor([each.box for each in annotation.objects], dtype=torch.float32).reshape(-1, 4)
+    # By the true ratio of whole pixels, which differs a little between the sides.
     wanted = scaled_size(annotation.size, image_size)
-    if wanted != annotation.size:
-        # By the true ratio of whole pixels, which differs a little between the sides.
-        across, down = (new / old for new, old in zip(wanted, annotation.size, strict=True))
-        boxes *= torch.tensor((across, down, across, down))
+    across, down = (new / old for new, old in zip(wanted, annotation.size, strict=True))
     return Objects(
-        boxes=boxes,
+        boxes=boxes * torch.tensor((across, down, across, down)),
         labels=torch.tensor([labels[each.name] for each in annotation.objects], dtype=torch.int64),
         difficult=torch.tensor([each.difficult for each in annotation.objects], dtype=torch.bool),
     )
@@ -150,13 +143,12 @@ def scaled_size(size: tuple[int, int], limit: int | None) -> tuple[int, int]:
 
 
 def checked_box(box: Box, size: tuple[int, int]) -> Box:
-    """Cut a box at the border of its picture, given width and height.
+    """Cut a box that reaches over the border of its picture by at most a pixel, given width and height.
 
-    What reaches over the border by at most a pixel is cut: coordinates are rounded, and some tools count from 0 where
-    the format counts from 1. More than that is a mistake in the annotation.
+    Coordinates are rounded, and some tools count from 0 where the format counts from 1.
 
     Raises:
-        ValueError: The box is empty, outside or not finite; the message says which.
+        ValueError: The box is empty, further outside or not finite.
     """
     x1, y1, x2, y2 = box
     width, height = size

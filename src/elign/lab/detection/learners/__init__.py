@@ -41,8 +41,7 @@ class DetectionLearner(WithTeacher):
     """A class-incremental learner of a detector; `forward` is its loss on a batch.
 
     For every task: `grow` makes the detector ready for its classes, then for each of the task's `stages` the loop
-    calls `start_stage` and minimises the loss over the parameters in `groups`, with `before_step` between the gradient
-    and the optimiser's step and `after_step` behind it. Classes are counted from 0, their labels in targets from 1.
+    calls `start_stage` and minimises the loss over the parameters in `groups`. Labels in targets start at 1.
 
     Args:
         make_model: Makes a freshly drawn detector without classes.
@@ -73,7 +72,7 @@ class DetectionLearner(WithTeacher):
     ) -> None:
         super().__init__()
         self.options = self.check_options(options or {})
-        self._make_model = make_model
+        self._make_model, self.seed = make_model, seed
         self.stage = _LEARN
         self.classes = 0
         self.old_classes = 0
@@ -108,7 +107,7 @@ class DetectionLearner(WithTeacher):
         return [p for p in self.model.parameters() if p.requires_grad]
 
     def forward(self, images: list[Tensor], targets: Targets) -> dict[str, Tensor]:
-        """Return the loss of a batch: named terms, whose sum is minimised. Labels in targets start at 1."""
+        """Return the loss of a batch: named terms, whose sum is minimised."""
         look = self.model.look(images, targets)
         terms = self.detection_terms(look)
         if self.teacher is not None and self.stage.name == "learn":
@@ -124,10 +123,7 @@ class DetectionLearner(WithTeacher):
     def memory_terms(self, look: Look, teacher: Detector, features: Tensor) -> dict[str, Tensor]:
         """Return the terms against forgetting, in the first stage of the tasks after the first; here none.
 
-        Args:
-            look: The student's pass over the images.
-            teacher: The detector before the task.
-            features: The teacher's, of the same images, resized and normalised in the same way.
+        The look is the student's; the features are the teacher's, of the same images.
         """
         return {}
 
@@ -141,8 +137,7 @@ class DetectionLearner(WithTeacher):
             step: From 1 within the stage.
             rows: Where the images of the batch stand in the training set, (B,).
             targets: The objects on them.
-            fetch: Gives images of the training set on the learner's device, and the objects on them that the learner
-                may know of: those of all classes that it has seen.
+            fetch: Gives images of the training set, and the objects on them of all classes that were seen.
             rate: The learning rate of the step.
         """
 

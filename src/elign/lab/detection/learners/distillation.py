@@ -13,10 +13,7 @@ from elign.lab.learners.base import LearnerOptions
 
 
 def draw_lowest(values: Tensor, *, pool: int, count: int) -> Tensor:
-    """Draw places of `count` values from the `pool` lowest; of fewer values, as many as there are.
-
-    The chance is torch's own, as in the choice of regions for training.
-    """
+    """Draw places of `count` values from the `pool` lowest; of fewer values, as many as there are."""
     lowest = values.topk(min(pool, len(values)), largest=False).indices
     return lowest[torch.randperm(len(lowest))[:count].to(lowest.device)]
 
@@ -85,10 +82,7 @@ class FineTune(DetectionLearner):
 
 @DETECTION_LEARNERS.register("joint")
 class Joint(DetectionLearner):
-    """The losses of Faster R-CNN on all images and objects of all classes seen so far: an upper bound.
-
-    It continues from the detector of the task before, with all data.
-    """
+    """The losses of Faster R-CNN on all images and objects of all classes seen so far: an upper bound."""
 
     sees_all_data = True
 

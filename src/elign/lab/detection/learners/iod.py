@@ -5,9 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field, NonNegativeFloat, PositiveInt
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from elign.lab.detection.data import Targets
-from elign.lab.detection.detector import Detector, Look, RoiOutputs, roi_losses
+from elign.lab.detection.detector import Detector, Look, roi_losses
 from elign.lab.detection.learners import DETECTION_LEARNERS, Fetch, FineTuned
 from elign.lab.detection.learners.distillation import old_deltas
 from elign.lab.environment import derive_seed
@@ -35,8 +34,7 @@ def softened_divergence(student: Tensor, teacher: Tensor, *, old: int, temperatu
 class ImageStore(nn.Module):
     """Row numbers of the last images of each class; an image counts for the class of one of its objects, by chance.
 
-    All choices come from `seed` and a counter that is part of the state, so that a learner that goes on from a state
-    makes the same choices as one that was never interrupted, whatever else draws random numbers.
+    All choices come from `seed` and a counter that is part of the state, so that a resumed learner repeats them.
     """
 
     rows: Tensor
@@ -116,14 +114,10 @@ class Iod(FineTuned):
 
     options: Options
 
-    def __init__(
-        self, make_model: Callable[[], Detector], *, options: Mapping[str, Any] | None = None, seed: int = 0
-    ) -> None:
-        super().__init__(make_model, options=options, seed=seed)
-        self.store = ImageStore(per_class=self.options.images_per_class, seed=seed)
-
     def grow(self, new: int) -> None:
         """Make the detector and the store ready for a task of `new` classes."""
+        if self.classes == 0:
+            self.store = ImageStore(per_class=self.options.images_per_class, seed=self.seed)
         super().grow(new)
         self.store.grow(new)
 
@@ -186,6 +180,6 @@ def _narrowed(look: Look, limit: int) -> Look:
     """Keep only the last `limit` regions of each label, as a queue for each class would."""
     labels = sorted(set(look.labels.tolist()))
     kept = torch.cat([(look.labels == label).nonzero().squeeze(1)[-limit:] for label in labels])
-    outputs = RoiOutputs(look.outputs.latents[kept], look.outputs.logits[kept], look.outputs.deltas[kept])
     # Only what the losses of the head are made of; the rest of the look stays whole.
-    return replace(look, labels=look.labels[kept], regression_targets=look.regression_targets[kept], outputs=outputs)
+    targets, outputs = look.regression_targets[kept], look.outputs.rows(kept)
+    return replace(look, labels=look.labels[kept], regression_targets=targets, outputs=outputs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
+import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
@@ -13,20 +14,24 @@ from elign.lab.detection.learners import DETECTION_LEARNERS, FineTuned
 from elign.utils.errors import OptionError
 
 
-def label_unknown(labels: Tensor, objectness: Tensor, counts: Sequence[int], *, unknown: int, top: int = 1) -> Tensor:
+def label_unknown(labels: Tensor, objectness: Sequence[Tensor], *, unknown: int, top: int = 1) -> Tensor:
     """Label the `top` background regions of each image that look most like an object unknown (CVPR 2021, Section 4.2).
 
-    Labels, of which 0 is background, and objectness are those of the regions of all images, image after image, (R,);
-    `counts` says how many regions each image has. Where there is less background, fewer are labelled.
+    Labels, of which 0 is background, are those of the regions of all images, (R,), objectness that of each image's.
+    Where there is less background, fewer are labelled.
     """
     labels = labels.clone()
-    start = 0
-    for count in counts:
-        background = start + (labels[start : start + count] == 0).nonzero().squeeze(1)
-        best = objectness[background].topk(min(top, len(background))).indices
-        labels[background[best]] = unknown
-        start += count
+    for own, scores in zip(torch.split(labels, [*map(len, objectness)]), objectness, strict=True):
+        background = (own == 0).nonzero().squeeze(1)
+        own[background[scores[background].topk(min(top, len(background))).indices]] = unknown
     return labels
+
+
+def sampled_objectness(look: Look) -> list[Tensor]:
+    """Return the objectness of each image's sampled regions: that of the proposal which one is, 0 for other boxes."""
+    triples = zip(look.rois, look.proposals, look.proposal_scores, strict=True)
+    # Suppression leaves no proposal twice, so each row has at most one place.
+    return [(rois[:, None] == boxes).all(dim=2).to(scores) @ scores for rois, boxes, scores in triples]
 
 
 @DETECTION_LEARNERS.register("ore")
@@ -65,6 +70,5 @@ class Ore(FineTuned):
         """Return the losses of Faster R-CNN, with labels for unknown objects while a later task is learned."""
         labels, unknown, top = None, self.model.unknown_label, self.options.unknowns
         if self.teacher is not None and self.stage.name == "learn" and unknown is not None:
-            counts = [len(rois) for rois in look.rois]
-            labels = label_unknown(look.labels, look.roi_objectness, counts, unknown=unknown, top=top)
+            labels = label_unknown(look.labels, sampled_objectness(look), unknown=unknown, top=top)
         return {**look.region_losses, **roi_losses(look, labels)}
