@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 HELP = "look at this machine: versions, missing packages, torchvision's operators, devices, threads, bf16"
-EXAMPLES = """examples:
+EXAMPLES = """Examples:
   elign doctor
   elign doctor --json > machine.json
 """

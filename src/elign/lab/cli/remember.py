@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 HELP = "keep what a later repair needs to know of the classes in a folder of pictures: no picture, only statistics"
-EXAMPLES = """examples:
+EXAMPLES = """Examples:
   elign remember --model timm:efficientnet_lite0 --weights old.safetensors --data old_classes --out classes.safetensors
   elign remember --model nets/mine.py:make --weights old.pt --input-size 96 --data old_classes --out classes.safetensors
 

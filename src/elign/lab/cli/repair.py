@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 HELP = "repair a model that forgot its old classes: two checkpoints and pictures of the new classes are enough"
-EXAMPLES = """examples:
+EXAMPLES = """Examples:
   elign repair --model timm:efficientnet_lite0 --previous old.safetensors --current new.safetensors \\
     --new new_classes --statistics classes.safetensors --test test --out repaired
   elign repair --model nets/mine.py:make --previous old.pt --current new.pt --new new_classes \\
