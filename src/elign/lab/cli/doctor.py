@@ -1,4 +1,9 @@
-"""`elign doctor`: versions, devices, and what is missing on this machine."""
+"""Look at this machine: versions, missing packages, torchvision's operators, devices, threads, bf16.
+
+Examples:
+  elign doctor
+  elign doctor --json > machine.json
+"""
 
 from __future__ import annotations
 
@@ -10,12 +15,6 @@ from elign.lab.cli.main import say
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-HELP = "look at this machine: versions, missing packages, torchvision's operators, devices, threads, bf16"
-EXAMPLES = """Examples:
-  elign doctor
-  elign doctor --json > machine.json
-"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

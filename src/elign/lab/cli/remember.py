@@ -1,4 +1,11 @@
-"""`elign remember`: the statistics of the classes in a folder, kept for a later repair."""
+"""Keep what a later repair needs to know of the classes in a folder of pictures: statistics, no picture.
+
+Examples:
+  elign remember --model timm:efficientnet_lite0 --weights old.safetensors --data old_classes --out classes.safetensors
+  elign remember --model nets/mine.py:make --weights old.pt --input-size 96 --data old_classes --out classes.safetensors
+
+path/to/file.py:function runs that file: it must be your own. Weights are never unpickled.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +22,6 @@ from elign.lab.cli.main import at_least, say
 if TYPE_CHECKING:
     from rich.console import Console
 
-HELP = "keep what a later repair needs to know of the classes in a folder of pictures: no picture, only statistics"
-EXAMPLES = """Examples:
-  elign remember --model timm:efficientnet_lite0 --weights old.safetensors --data old_classes --out classes.safetensors
-  elign remember --model nets/mine.py:make --weights old.pt --input-size 96 --data old_classes --out classes.safetensors
-
-path/to/file.py:function runs that file: it must be your own. Weights are never unpickled.
-"""
 BAD_INPUT = 2
 
 

@@ -1,4 +1,14 @@
-"""`elign repair`: two checkpoints and folders of pictures in, a repaired model and a report out."""
+r"""Repair a model that forgot its old classes, from two checkpoints and pictures of the new classes.
+
+Examples:
+  elign repair --model timm:efficientnet_lite0 --previous old.safetensors --current new.safetensors \
+    --new new_classes --statistics classes.safetensors --test test --out repaired
+  elign repair --model nets/mine.py:make --previous old.pt --current new.pt --new new_classes \
+    --exemplars few --out repaired
+
+Pictures lie in a folder for each class. path/to/file.py:function runs that file: it must be your own. Weights are
+never unpickled. The same command again uses the latents in OUT/cache.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +23,6 @@ from elign.lab.cli.remember import add_model_options, error_console, quiet_stdou
 if TYPE_CHECKING:
     from rich.console import Console
 
-HELP = "repair a model that forgot its old classes: two checkpoints and pictures of the new classes are enough"
-EXAMPLES = """Examples:
-  elign repair --model timm:efficientnet_lite0 --previous old.safetensors --current new.safetensors \\
-    --new new_classes --statistics classes.safetensors --test test --out repaired
-  elign repair --model nets/mine.py:make --previous old.pt --current new.pt --new new_classes \\
-    --exemplars few --out repaired
-
-Pictures lie in a folder for each class. path/to/file.py:function runs that file: it must be your own. Weights are
-never unpickled. The same command again uses the latents in OUT/cache.
-"""
 BAD_INPUT = 2
 
 
