@@ -12,11 +12,9 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch.utils.data import TensorDataset
 
-from elign.lab.detection.operators import prepare
+import elign.compat  # noqa: F401  (first: what it is for stands in docs/integrations.md)
 
 warnings.filterwarnings("ignore")
-# Only needed where torchvision, which Avalanche imports, was built for CUDA and torch was not.
-prepare()
 
 from avalanche.benchmarks import nc_benchmark  # noqa: E402
 from avalanche.evaluation.metrics import accuracy_metrics  # noqa: E402

@@ -16,14 +16,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from elign.lab.detection.operators import prepare
+import elign.compat  # noqa: F401  (first: what it is for stands in docs/integrations.md)
 
-# Only needed where torchvision, which Lightning imports if it is there, was built for CUDA and torch was not.
-prepare()
+# isort: split
 
-import lightning  # noqa: E402
+import lightning
 
-from elign.integrations.lightning import RepairCallback  # noqa: E402
+from elign.integrations.lightning import RepairCallback
 
 warnings.filterwarnings("ignore")
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)

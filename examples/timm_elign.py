@@ -15,12 +15,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, interpolate
 from torch.utils.data import DataLoader, TensorDataset
 
-import elign
-from elign.lab.detection.operators import prepare
+import elign.compat  # first: what it is for stands in docs/integrations.md
 
 warnings.filterwarnings("ignore")
-# Only needed where torchvision, which timm imports, was built for CUDA and torch was not.
-prepare()
 
 import timm  # noqa: E402
 

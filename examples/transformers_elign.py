@@ -15,11 +15,9 @@ from sklearn.model_selection import train_test_split
 from torch.nn.functional import interpolate
 from torch.utils.data import Dataset
 
-from elign.lab.detection.operators import prepare
+import elign.compat  # noqa: F401  (first: what it is for stands in docs/integrations.md)
 
 warnings.filterwarnings("ignore")
-# Only needed where torchvision, which transformers imports if it is there, was built for CUDA and torch was not.
-prepare()
 
 from transformers import (  # noqa: E402
     PrinterCallback,

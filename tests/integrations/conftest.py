@@ -15,8 +15,10 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 from torch.nn.functional import cross_entropy, interpolate
 from torch.utils.data import Dataset
@@ -102,6 +104,24 @@ def make_classifier(lightning, net):
             return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
 
     return Classifier()
+
+
+@pytest.fixture
+def class_pictures():
+    """Writes folders with pictures of two old and of two new classes, for the commands; their paths."""
+
+    def write(folder: Path) -> tuple[Path, Path]:
+        random = np.random.default_rng(0)
+        for part, classes in (("old", "ab"), ("new", "cd")):
+            for name in classes:
+                (folder / part / name).mkdir(parents=True)
+                base = random.integers(0, 200, (8, 8, 3))
+                for number in range(12):
+                    pixels = (base + random.integers(0, 56, (8, 8, 3))).astype(np.uint8)
+                    Image.fromarray(pixels).resize((40, 36)).save(folder / part / name / f"{number}.png")
+        return folder / "old", folder / "new"
+
+    return write
 
 
 @pytest.fixture

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
+import safetensors.torch
 import torch
 
 import elign
+from elign.lab.cli.main import main
 
 
 @pytest.fixture
@@ -161,3 +165,28 @@ def test_a_previous_model_and_exemplars_can_be_given(vit, callback, trainer, tas
 
 def test_two_processes_have_one_repair(transformers, two_ranks, same_state):
     same_state(*two_ranks("transformers"))
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("processed", [True, False])
+def test_the_command_repairs_a_transformers_model(transformers, processed, tmp_path, capsys, class_pictures):
+    size = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    torch.manual_seed(0)
+    for file, outputs in (("old", 2), ("new", 4)):
+        config = transformers.ViTConfig(image_size=32, patch_size=8, num_labels=outputs, **size)
+        model = transformers.ViTForImageClassification(config)
+        safetensors.torch.save_file(model.state_dict(), tmp_path / f"{file}.safetensors")
+    config.save_pretrained(tmp_path / "vit")
+    if processed:
+        processor = transformers.ViTImageProcessor(size={"height": 32, "width": 32})
+        processor.save_pretrained(tmp_path / "vit")
+    old, new = class_pictures(tmp_path)
+    command = ["repair", "--model", f"transformers:{tmp_path / 'vit'}", "--new", new, "--exemplars", old, "--json"]
+    command += ["--previous", tmp_path / "old.safetensors", "--current", tmp_path / "new.safetensors"]
+    capsys.readouterr()
+    assert main([*map(str, command), "--out", str(tmp_path / "out")]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["model"]["head"], report["model"]["dim"], report["model"]["outputs"]) == ("classifier", 16, 4)
+    assert report["model"]["pictures"].startswith("transformers: " if processed else "PlainTransform(size=32")
+    assert report["mode"] == "classifier"
+    assert "model.onnx" in report["files"]

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 COMMANDS = (
+    *("remember", "repair", "doctor"),
     *("run", "resume", "evaluate", "list", "show", "report", "archive", "reproduce", "sweep", "detect"),
     *("export", "data", "toy"),
 )
@@ -31,7 +32,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.
 
     Returns:
-        0 if all went well, 1 for an error in the input or the data, 2 for a wrong command line, 130 when interrupted.
+        0 if all went well, 1 for an error in the input or the data (2 from `remember` and `repair`), 2 for a wrong
+        command line, 130 when interrupted.
     """
     arguments = [*(sys.argv[1:] if argv is None else argv)]
     if arguments and not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
@@ -56,7 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except (ElignError, OSError) as error:
         _complain(_full_disk(error) or str(error))
-        return 1
+        # Commands of version 0.1 return 1 for bad input, which scripts may rely on.
+        return 1 if _full_disk(error) else getattr(_command(args.command), "BAD_INPUT", 1)
     return 0
 
 
@@ -69,7 +72,7 @@ def _command(name: str) -> Any:
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="elign", description="The bench of elign: run, evaluate and report.")
+    parser = argparse.ArgumentParser(prog="elign", description="Repair models that forgot, and the bench.")
     parser.add_argument("--version", action="version", version=f"elign {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     # Only the help of all commands needs all of them.

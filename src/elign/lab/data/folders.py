@@ -191,7 +191,7 @@ class FolderSource(DatasetSource):
     def _class_pictures(self, folder: Path, root: Path) -> list[str]:
         """List the pictures of a class, relative to `root`; Tiny-ImageNet has them in a further folder."""
         for place in (folder, folder / _INNER):
-            if found := _pictures(place) if place.is_dir() else []:
+            if found := picture_names(place) if place.is_dir() else []:
                 prefix = place.relative_to(root).as_posix()
                 return [f"{prefix}/{name}" for name in found]
         raise self._wrong(folder, "the class has no pictures")
@@ -299,12 +299,17 @@ def class_names(folder: Path) -> tuple[str, ...]:
     """Return the sorted names of the class folders in a folder; raise `DataError` if one is not text."""
     names = _entries(folder, os.DirEntry.is_dir)
     for name in names:
-        if any("\ud800" <= letter <= "\udfff" for letter in name):  # bytes of a file's name that are no text
+        if not is_text(name):
             raise DataError(f"{folder} has a class folder {name!r}, whose name is not UTF-8: rename it")
     return tuple(names)
 
 
-def _pictures(folder: Path) -> list[str]:
+def is_text(name: str) -> bool:
+    """Whether a class's name can be shown and written: a file's name, or one in JSON, need not be text."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in name)
+
+
+def picture_names(folder: Path) -> list[str]:
     """List the pictures in a folder; pipes, devices and links to nothing or to themselves are skipped."""
     return [name for name in _entries(folder, os.DirEntry.is_file) if Path(name).suffix.lower() in SUFFIXES]
 
@@ -325,7 +330,7 @@ def _annotated(
 ) -> list[list[str]]:
     folder = held / _INNER if (held / _INNER).is_dir() else held
     prefix = folder.relative_to(root).as_posix()
-    files = {key: name for name in _pictures(folder) for key in (name, Path(name).stem)}
+    files = {key: name for name in picture_names(folder) for key in (name, Path(name).stem)}
     found: dict[str, list[str]] = {one: [] for one in available}
     for picture, label in _annotation_lines(annotations):
         if label not in found:

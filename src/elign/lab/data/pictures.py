@@ -44,15 +44,23 @@ def read_picture(path: Path) -> Image.Image:
         raise DamagedFileError(path, f"it cannot be read as a picture ({reason})", _REMEDY) from error
 
 
+def cut_strip(image: Image.Image) -> Image.Image:
+    """Cut the middle out of a picture that is nearly a line, so that it can be scaled by its short side.
+
+    A line of 1 x 65,000 pixels is a small file; scaled to 256 in width, it would take 13 GB.
+    """
+    (width, height), most = image.size, _STRIP * min(image.size)
+    if max(width, height) <= most:
+        return image
+    left, top = max(0, width - most) // 2, max(0, height - most) // 2
+    return image.crop((left, top, left + min(width, most), top + min(height, most)))
+
+
 def centre_crop(image: Image.Image, size: int) -> Tensor:
     """Scale the short side to 256/224 of `size`, then cut out the central square: `uint8`, (3, size, size)."""
     short = round(size * _RESIZE / _CROP)
-    # A line of 1 x 65,000 pixels is a small file; scaled to 256 in width, it would take 13 GB to cut its middle out.
-    (width, height), most = image.size, _STRIP * min(image.size)
-    if max(width, height) > most:
-        left, top = max(0, width - most) // 2, max(0, height - most) // 2
-        image = image.crop((left, top, left + min(width, most), top + min(height, most)))
-        width, height = image.size
+    image = cut_strip(image)
+    width, height = image.size
     scaled = (short, short * height // width) if width <= height else (short * width // height, short)
     image = image.resize(scaled, Image.Resampling.BILINEAR)
     left, top = round((scaled[0] - size) / 2), round((scaled[1] - size) / 2)
