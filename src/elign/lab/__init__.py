@@ -11,5 +11,7 @@ What is changed where:
     fields of a row of results          Row in evaluation/metrics.py; runs/run_dir.py writes and reads it
     the loop over tasks, over epochs    runs/launch.py, training/trainer.py
     names of the files of a run         runs/run_dir.py
+    elign remember, elign repair        repairing/: checkpoints, class_folders, latent_cache, repair_job, repair_page
+    corrections of other papers         evaluation/methods/rivals.py; their page: benchmarks/rivals.py
     formats of tables, figures, page    report/table.py, report/figures.py, report/templates/report.html
 """
