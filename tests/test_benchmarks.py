@@ -81,3 +81,22 @@ def test_the_previous_latents_are_no_others_where_nothing_has_moved(detectors):
     trial.learner.teacher = trial.learner.model
     base, previous = trial.unmoved()
     assert base.split("|")[1:] == previous.split("|")[1:]
+
+
+@pytest.mark.parametrize(
+    ("script", "page"),
+    [
+        ("rivals.py", "rivals-cifar100.md"),
+        ("panel/rivals.py", "rivals.md"),
+        ("panel/evaluate.py", "panel.md"),
+        ("panel/memory.py", "images/memory.svg"),
+    ],
+)
+def test_a_page_of_results_is_what_was_measured(run, monkeypatch, tmp_path, script, page):
+    monkeypatch.chdir(FOLDER.parent)
+    run(script, "--out" if page.endswith("svg") else "--page", str(made := tmp_path / Path(page).name))
+    kept = FOLDER.parent / "docs" / page
+    if page.endswith("svg"):  # another version of matplotlib draws another file
+        assert made.stat().st_size > 0.5 * kept.stat().st_size
+    else:
+        assert made.read_text(encoding="utf-8") == kept.read_text(encoding="utf-8")
