@@ -51,6 +51,8 @@ _ODD_SHARE = 0.05
 _NOT_WRITTEN = "so nothing was written; verify=False writes it all the same"
 # A protocol buffer cannot be larger.
 _MOST_BYTES = 2**31 - 2**20
+__all__ = ["ExportError", "Exported", "export_model_onnx", "export_model_torch", "export_onnx", "export_torch"]
+
 _ROWS = 64  # of an example that nobody gave
 _Fitted = TypeVar("_Fitted", bound=FittedModule)
 

@@ -272,3 +272,8 @@ def test_refuses_what_does_not_match():
             refused()
     with pytest.raises(NotFittedError, match="update"):
         ClassStatistics().pooled()
+
+
+def test_statistics_that_are_not_fitted_have_no_counts_to_change():
+    with pytest.raises(NotFittedError):
+        ClassStatistics().with_counts(3)

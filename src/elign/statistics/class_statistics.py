@@ -132,7 +132,7 @@ class ClassStatistics(FittedModule):
 
     def _check_state(self) -> None:
         classes = self.classes.tolist()
-        if classes != sorted(set(classes)) or not 0 <= classes[0] <= classes[-1] <= MOST_CLASSES:
+        if not classes or classes != sorted(set(classes)) or not 0 <= classes[0] <= classes[-1] <= MOST_CLASSES:
             raise LatentError(f"class ids must ascend from 0 or more to at most {MOST_CLASSES}")
         if bool((self.counts < 1).any()):
             raise LatentError("counts of classes must be >= 1")
@@ -304,6 +304,7 @@ class ClassStatistics(FittedModule):
 
     def with_counts(self, counts: Tensor | int) -> ClassStatistics:
         """Return the same means and covariances with other counts: how much they weigh when latents are merged in."""
+        self.require_fitted()
         return self._changed(counts=torch.as_tensor(counts, device=self.counts.device).expand(self.rows).long())
 
     def with_means(self, means: Tensor) -> ClassStatistics:

@@ -105,6 +105,7 @@ def test_the_paper_preset_is_the_published_one():
     assert (cifar.memory.budget, cifar.memory.per_class) == (2000, None)
     assert (cifar.learner.options["branch_one"], cifar.learner.options["branch_two"]) == ("free", "scaled")
     own = {"space": "latent", "ridge_penalty": 0.1, "energy_quantile": 0.05, "passes": 8, "mixup": None}
+    own["rivals"] = False
     published = {"iterations": 1500, "hidden": [64, 64], "learning_rate": 1e-4, "batch_size": 128, "steps": 30}
     published |= {"step_size": 0.1, "noise": 0.0, "half_step": False, "ema_decay": 0.89}
     assert describe(cifar.aligner) == own | published

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import os
 import pickle
 import shutil
+import sys
 
 import pytest
 import safetensors.torch
@@ -239,3 +242,89 @@ def test_remembering_has_the_same_manners(world, capsys, tmp_path):
     assert "no such folder" in said(("data", tmp_path / "nowhere"))
     assert "10 classes, but the head has 5 outputs" in said(("data", world / "test"))
     assert "not the head" in said(("head", "body.3"))
+
+
+def test_a_folder_is_written_to_only_if_it_holds_nothing_else(repair, world, statistics, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    remembered = out / "statistics.safetensors"
+    shutil.copy(statistics, remembered)
+    before = remembered.read_bytes()
+    code, line = repair(out=out, statistics=remembered)
+    assert (code, remembered.read_bytes() == before) == (2, True)
+    assert "would be overwritten" in line
+    # Files of other tools with the same names, and a cache of something else.
+    for name, content in (("repair.safetensors", "mine"), ("report.html", "mine"), ("cache/mine.txt", "mine")):
+        other = tmp_path / name.replace("/", "-")
+        (other / name).parent.mkdir(parents=True)
+        (other / name).write_text(content)
+        code, line = repair(out=other, statistics=statistics)
+        assert (code, (other / name).read_text()) == (2, content), line
+        assert "holds something else" in line
+    # What an earlier repair wrote is written again.
+    assert [repair(out=tmp_path / "fresh", statistics=statistics)[0] for _ in range(2)] == [0, 0]
+
+
+@pytest.mark.parametrize("what", ["weights", "folder", "other"])
+def test_statistics_do_not_take_the_place_of_something_else(world, tmp_path, capsys, what):
+    out = tmp_path / "out"
+    weights = world / "old.pt"
+    if what == "weights":
+        shutil.copy(weights, out)
+        weights = out
+    elif what == "folder":
+        out.mkdir()
+    else:
+        out.write_text("precious")
+    before = None if what == "folder" else out.read_bytes()
+    command = ["remember", "--model", world.model, "--weights", weights, "--data", world / "old", "--out", out]
+    assert main([*map(str, command), "--input-size", str(SIZE)]) == 2
+    assert before is None or out.read_bytes() == before
+    assert "--out" in capsys.readouterr().err or what == "folder"
+    assert not list(tmp_path.glob(".out.cache"))
+
+
+def test_a_hidden_folder_of_somebody_else_survives(world, tmp_path):
+    (theirs := tmp_path / ".classes.cache").mkdir()
+    (theirs / "precious.txt").write_text("mine")
+    command = ["remember", "--model", world.model, "--weights", world / "old.pt", "--data", world / "old"]
+    assert main([*map(str, command), "--input-size", str(SIZE), "--out", str(tmp_path / "classes")]) == 0
+    assert [each.name for each in theirs.iterdir()] == ["precious.txt"]
+
+
+def test_labels_that_are_no_file_do_not_hang(refused, statistics, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    refused("no such file", statistics=statistics, labels=tmp_path / "pipe")
+    refused("no such file", statistics=statistics, labels="/dev/zero")
+
+
+def test_latents_are_made_again_when_what_the_models_file_imports_has_changed(repair, world, statistics, tmp_path):
+    (tmp_path / "parts.py").write_text("SLOPE = 0.0\n")
+    text = (world / "net.py").read_text()
+    assert "F.relu(" in text or "ReLU()" in text
+    text = text.replace("F.relu(", "leaky(").replace("nn.ReLU()", "nn.LeakyReLU(parts.SLOPE)")
+    head = "import parts\n\n\ndef leaky(x):\n    return F.leaky_relu(x, parts.SLOPE)\n\n\n"
+    start = text.index("class ")
+    (tmp_path / "net.py").write_text(text[:start] + head + text[start:])
+    changed = {"model": f"{tmp_path / 'net.py'}:make", "statistics": statistics, "out": tmp_path / "out"}
+    extracted = []
+    for slope in (0.0, 0.0, 0.5):
+        (tmp_path / "parts.py").write_text(f"SLOPE = {slope}\n")
+        sys.modules.pop("parts", None)
+        importlib.invalidate_caches()
+        shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)
+        code, report = repair("--force", **changed)
+        assert code == 0, report
+        extracted.append(report["extracted"])
+    assert extracted[1] == 0
+    assert extracted[0] == extracted[2] > 0
+
+
+def test_a_class_that_statistics_only_name_is_no_old_one(repair, world, tmp_path):
+    (names := tmp_path / "labels.json").write_text(json.dumps(ORDER))
+    command = ["remember", "--model", world.model, "--weights", world / "new.safetensors", "--data", world / "old"]
+    file = tmp_path / "classes.safetensors"
+    assert main([*map(str, command), "--labels", str(names), "--input-size", str(SIZE), "--out", str(file)]) == 0
+    code, report = repair(out=tmp_path / "out", statistics=file)
+    assert code == 0, report
+    assert not any("are old ones" in note for note in report["notes"])

@@ -17,7 +17,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from elign.lab.cli.main import check_folder, say
+from elign.lab.cli.main import say
 from elign.lab.cli.remember import add_model_options, error_console, quiet_stdout
 
 if TYPE_CHECKING:
@@ -44,15 +44,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, console: Console) -> None:
     """Repair, write everything, and print the report."""
-    from elign.lab.repairing.repair_job import OWN_FILES, RepairRequest, run_repair, write_outputs, write_report
+    from elign.lab.repairing.repair_job import RepairRequest, check_out, run_repair, write_outputs, write_report
     from elign.lab.repairing.repair_page import write_page
 
-    check_folder(args.out, *OWN_FILES)
     shared = ("out", "model", "head", "labels", "input_size", "device", "batch_size", "workers")
     own = ("previous", "statistics", "exemplars", "test", "force")
     values = {name: getattr(args, name) for name in (*shared, *own)}
+    request = RepairRequest(data=args.new, weights=args.current, **values)
+    check_out(request)
     with quiet_stdout(args.json):
-        done = run_repair(RepairRequest(data=args.new, weights=args.current, **values), error_console())
+        done = run_repair(request, error_console())
         done = write_outputs(done)
         content = write_report(done)
         write_page(content, done)

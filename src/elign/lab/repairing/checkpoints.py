@@ -134,7 +134,7 @@ def load_checkpoint(spec: str, weights: Path, *, head: str | None = None, input_
     kind, name, build = _builder(spec)
     state, model = read_weights(weights), build(None)
     transform, prepared, size = _transform(kind, name, model, input_size)
-    probe = torch.rand(2, 3, size, size, generator=torch.Generator().manual_seed(0))
+    probe = torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(0))
     if head:
         # Before the weights: those of another head do not fit, which would hide the mistake.
         _part(model, head)
@@ -146,10 +146,12 @@ def load_checkpoint(spec: str, weights: Path, *, head: str | None = None, input_
     source = Path(name.rpartition(":")[0]).read_bytes() if kind == "file" else b""
     with weights.open("rb") as handle:
         digest = hashlib.file_digest(handle, "sha256").hexdigest()
-    key = hashlib.sha256(source + f"\n{spec}\n{found}\n{digest}".encode()).hexdigest()
     latents = Latents(model.eval(), found)
-    dim, outputs = _check_head(latents, probe)
-    return Checkpoint(latents, outputs, dim, key, digest, transform, prepared)
+    z, outputs = _check_head(latents, probe)
+    # What the file of a function imports, the configuration of a library's model and its version decide latents, too.
+    seen = (1000 * z / z.abs().max().clamp(min=1e-30)).round().int().tolist()
+    key = hashlib.sha256(source + f"\n{spec}\n{found}\n{digest}\n{seen}".encode()).hexdigest()
+    return Checkpoint(latents, outputs, z.shape[1], key, digest, transform, prepared)
 
 
 def _builder(spec: str) -> tuple[str, str, Callable[[int | None], nn.Module]]:
@@ -343,8 +345,8 @@ def _last_linear(model: nn.Module, probe: Tensor) -> str:
     return calls[-1][0]
 
 
-def _check_head(latents: Latents, probe: Tensor) -> tuple[int, int]:
-    """Return the dimension of the latents and the number of outputs; raise if this is not the head."""
+def _check_head(latents: Latents, probe: Tensor) -> tuple[Tensor, int]:
+    """Return the latents of inputs and the number of outputs; raise if this is not the head."""
     name = latents.head_name
     logits = _run(latents.model, probe)
     try:
@@ -358,7 +360,7 @@ def _check_head(latents: Latents, probe: Tensor) -> tuple[int, int]:
             f"{name!r} is not the head of the model: what it returns is not what the model returns; --head must "
             "name the layer that turns latents into logits"
         )
-    return z.shape[1], logits.shape[1]
+    return z, logits.shape[1]
 
 
 def _transform(kind: str, name: str, model: nn.Module, size: int | None) -> tuple[Transform, str, int]:

@@ -128,10 +128,12 @@ class ClassFolder:
 
 def read_labels(path: Path) -> tuple[str, ...]:
     """Read a JSON list of class names in the order of the model's outputs."""
+    if not path.is_file():  # a pipe or a device has no end
+        raise ClassFolderError(f"--labels {path}: no such file")
+    with path.open("rb") as handle:
+        content = handle.read(_MOST_BYTES + 1)
     try:
-        found = json.loads(path.read_text(encoding="utf-8")) if path.stat().st_size <= _MOST_BYTES else None
-    except FileNotFoundError as error:
-        raise ClassFolderError(f"--labels {path}: no such file") from error
+        found = json.loads(content) if len(content) <= _MOST_BYTES else None
     except (ValueError, RecursionError) as error:
         raise ClassFolderError(f"--labels {path} is not JSON: {error}") from error
     return _checked(found, f"--labels {path}")

@@ -27,6 +27,7 @@ from elign.utils.extraction import evaluating
 CHUNK = 1024  # pictures of a file: 5 MB of latents of dimension 1280
 _SAY_EVERY = 30.0  # seconds between two lines, where there is no terminal
 _VERSION = 1
+_NAME = "[0-9a-f]{24}"  # of the folder of a model and a folder of pictures
 
 _Batch = tuple[list[int], Tensor | None, int]
 """The rows that could be read, their inputs, and how many rows there were."""
@@ -127,8 +128,15 @@ class LatentCache:
     def prune(self, used: Sequence[Path]) -> None:
         """Remove the latents of other models or pictures."""
         for folder in self.folder.glob("*"):
-            if re.fullmatch("[0-9a-f]{24}", folder.name) and folder not in used:
+            if re.fullmatch(_NAME, folder.name) and folder not in used:
                 shutil.rmtree(folder, ignore_errors=True)
+        if self.folder.is_dir() and not any(self.folder.iterdir()):
+            self.folder.rmdir()
+
+    @staticmethod
+    def is_one(folder: Path) -> bool:
+        """Return whether a folder holds latents and nothing else."""
+        return folder.is_dir() and all(re.fullmatch(_NAME, entry.name) for entry in folder.iterdir())
 
 
 class _Pictures(TorchDataset[tuple[int, Tensor | None]]):

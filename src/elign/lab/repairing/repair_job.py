@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import shutil
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -31,12 +30,12 @@ from elign.lab.repairing.class_folders import (
 )
 from elign.lab.repairing.latent_cache import Features, LatentCache
 from elign.repair_report import Estimate, RepairReport
-from elign.utils.errors import OptionError
+from elign.utils.errors import ElignError, OptionError
 from elign.utils.extraction import logits_of
 from elign.utils.files import write_text_atomic
 
-OWN_FILES = ("repair.safetensors", "report.json", "cache")
-"""What a folder that an earlier repair wrote to holds at least one of."""
+WRITTEN = ("repair.safetensors", "statistics.safetensors", "model.onnx", "report.html", "report.json")
+"""The files of a repair, beside the folder `cache`."""
 _PER_CLASS = 60  # samples or latents of a class that the simple alternatives learn from
 _SWAPPED, _ODD = 0.2, 0.5  # a gap in accuracy, and an accuracy on training pictures, that want an explanation
 _EXAMPLES = 4  # pictures that the ONNX file is compared on
@@ -84,6 +83,9 @@ class RepairRequest(RememberRequest):
 
 def remember(request: RememberRequest, console: Console) -> dict[str, Any]:
     """Compute the statistics of the classes in a folder, write them, and say what they are."""
+    _check_target(request.out, (request.weights, request.labels))
+    if request.out.exists() and not _is_statistics(request.out):
+        raise OptionError(f"--out {request.out} is something else than statistics; give another name")
     folder = request.out.with_name(f".{request.out.name}.cache")
     cache, names = request.cache(folder, console), request.label_names
     pictures = ClassFolder.read(request.data, "--data")
@@ -97,7 +99,7 @@ def remember(request: RememberRequest, console: Console) -> dict[str, Any]:
     labels = labels[features.rows]
     statistics = elign.ClassStatistics().update(features.z, labels)
     save_statistics(statistics, order, checkpoint.origin, request.out)
-    shutil.rmtree(folder, ignore_errors=True)
+    cache.prune([])
     right = _accuracy(_logits(checkpoint, features.z), labels)
     return {
         "head": checkpoint.head,
@@ -245,7 +247,7 @@ class Repaired:
             "confidence": self.confidence,
             "bytes": dict(self.kept),
             "model": {
-                "spec": self.request.model if self.request.model.count(".py:") == 0 else Path(self.request.model).name,
+                "spec": _without_path(self.request.model),
                 "head": self.current.head,
                 "dim": self.current.dim,
                 "outputs": self.current.outputs,
@@ -256,6 +258,46 @@ class Repaired:
             "extracted": self.computed,
             "notes": list(self.notes),
         }
+
+
+def check_out(request: RepairRequest) -> None:
+    """Refuse a folder that holds something else than what an earlier repair wrote, or an input of this one.
+
+    Raises:
+        OptionError: It does.
+    """
+    out = request.out
+    if out.exists() and not out.is_dir():
+        raise OptionError(f"--out {out} is a file; give a folder")
+    given = (request.statistics, request.previous, request.weights, request.labels)
+    for name in WRITTEN:
+        _check_target(out / name, given)
+    entries = {entry.name for entry in out.glob("*")}
+    try:
+        ours = json.loads((out / "report.json").read_text(encoding="utf-8")).keys() >= {"elign", "verdict", "extracted"}
+    except (OSError, ValueError, AttributeError, RecursionError):
+        # One that was killed before its report has latents, and perhaps files that are written before.
+        killed = "cache" in entries and entries <= {"cache", *WRITTEN[:3]} and LatentCache.is_one(out / "cache")
+        ours = killed or not entries
+    if not ours:
+        raise OptionError(
+            f"--out {out} holds something else ({sorted(entries)[0]}); give another folder, or an empty one"
+        )
+
+
+def _check_target(target: Path, inputs: Sequence[Path | None]) -> None:
+    if target.is_dir():
+        raise OptionError(f"{target} is a folder, and a file is to be written there")
+    if any(path is not None and path.exists() and path.resolve() == target.resolve() for path in inputs):
+        raise OptionError(f"{target} is an input of this command, and would be overwritten: give another --out")
+
+
+def _is_statistics(path: Path) -> bool:
+    try:
+        elign.ClassStatistics.load(path)
+    except (ElignError, OSError):
+        return False
+    return True
 
 
 def run_repair(request: RepairRequest, console: Console) -> Repaired:
@@ -334,6 +376,12 @@ def write_outputs(done: Repaired) -> Repaired:
     return replace(done, notes=(*done.notes, *notes))
 
 
+def _without_path(spec: str) -> str:
+    """Return the name of a model without the folders of this machine."""
+    kind, _, name = spec.partition(":")
+    return Path(spec).name if ".py:" in spec else f"{kind}:{Path(name).name}"
+
+
 def missing_for_onnx() -> list[str]:
     """Return the packages that writing ONNX needs and that are not installed."""
     return [name for name in ("onnx", "onnxscript") if importlib.util.find_spec(name) is None]
@@ -342,11 +390,7 @@ def missing_for_onnx() -> list[str]:
 def write_report(done: Repaired) -> dict[str, Any]:
     """Write `report.json` and return what it holds."""
     content = done.to_dict()
-    content["files"] = [
-        name
-        for name in ("repair.safetensors", "statistics.safetensors", "model.onnx", "report.html", "report.json")
-        if name.startswith("report") or (done.request.out / name).is_file()
-    ]
+    content["files"] = [name for name in WRITTEN if name.startswith("report") or (done.request.out / name).is_file()]
     write_text_atomic(done.request.out / "report.json", json.dumps(content, indent=1) + "\n")
     return content
 
@@ -447,6 +491,8 @@ def _names(
     remembered = () if inputs.statistics is None else inputs.statistics.names
     more = () if inputs.exemplars is None or inputs.statistics is not None else inputs.exemplars.names
     before = (*remembered, *sorted(set(more) - set(new)))
+    # Names of statistics may go on with classes that were not learned then.
+    known = set(before if inputs.statistics is None else inputs.statistics.held)
     if inputs.labels is None and not before:
         count = previous.outputs if previous.outputs < outputs else outputs - len(new)
         tested = () if inputs.test is None else tuple(name for name in inputs.test.names if name not in new)
@@ -456,13 +502,13 @@ def _names(
         raise ClassFolderError(
             f"there are {len(names)} classes ({', '.join(names[:3])}, ...), but the current head has {outputs} outputs"
         )
-    fresh = [place for place, name in enumerate(names) if name in new and name not in before]
+    fresh = [place for place, name in enumerate(names) if name in new and name not in known]
     if previous.outputs < outputs and any(place < previous.outputs for place in fresh):
         raise ClassFolderError(
             f"the new class {names[fresh[0]]!r} would be output {fresh[0]}, which the previous model has already: "
             f"{previous.outputs} old classes are needed to know the order; give it with --labels"
         )
-    if again := sorted(set(new) & set(before)):
+    if again := sorted(set(new) & known):
         notes.append(f"{len(again)} classes in --new are old ones, such as {again[0]!r}: their new pictures count")
     if len(names) < outputs:
         notes.append(f"{len(names)} classes are known for {outputs} outputs: they are taken for the first ones")
@@ -540,7 +586,7 @@ def _learned(
     if with_samples and repair.statistics.form != "none":
         known = [label for label in old if label in repair.statistics.classes.tolist()]
         parts.append(repair.statistics.sample(_PER_CLASS, generator, known))
-    elif exemplars is not None:
+    if exemplars is not None:
         mine = torch.isin(exemplars[1], torch.tensor(old))
         parts.append((exemplars[0][mine], exemplars[1][mine]))
     if not parts:

@@ -324,7 +324,7 @@ class Classification(Experiment):
             if latents is not None:
                 pairs, _ = read_tensors(file, expect=["previous", "current"])
                 latents = dataclasses.replace(latents, pairs_previous=pairs["previous"], pairs_current=pairs["current"])
-        if number and aligner.rivals:
+        if number and aligner.rivals and aligner.space == "latent":
             self._extract_oracle(learner, number, target.task_file(number, "oracle"))
         return latents, time.perf_counter() - start
 
@@ -389,7 +389,7 @@ class Classification(Experiment):
             task_sizes=self.protocol.sizes[: number + 1],
             settings=aligner,
             seed=self.config.seed,
-            oracle=read_statistics(target.task_file(number, "oracle"))["oracle"] if number and aligner.rivals else None,
+            oracle=read_statistics(file)["oracle"] if (file := target.task_file(number, "oracle")).is_file() else None,
         )
         self.engine.place(learner)
         for name, fitted in (*found.aligners.items(), *found.fitted.items()):
