@@ -134,6 +134,8 @@ def table(values: dict[tuple[str, int], dict[Key, float]], hero: str) -> list[st
     keys = [key for key in keys if key[1] in ("fc", "own", "blend", "prototypes") or key[0] == "base"]
     oracles = [key for key in keys if METHODS[key[0]].uses_labels and key[0] in ORACLES]
     shown = [key for key in keys if not METHODS[key[0]].uses_labels and not key[0].startswith(FOLDED)]
+    if hero == "repair/statistics":  # without exemplars, the same as `repair`
+        shown.remove(("repair", "own"))
     mean = {key: statistics.mean(each[key] for each in values.values()) for key in (*shown, *oracles)}
     shown.sort(key=lambda key: (key[0] != hero, -mean[key]))
     lines = [f"| | {' | '.join(columns)} | mean | minus {hero} (95 %) |", f"|---|{'---:|' * (len(columns) + 2)}"]
