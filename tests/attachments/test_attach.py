@@ -166,7 +166,7 @@ def test_detaching_twice_does_nothing_more(net, shift, x):
 
 
 @pytest.mark.parametrize(
-    ("first", "second"), itertools.product(("aligner", "split", "classifier", "aligned"), repeat=2)
+    ("first", "second"), list(itertools.product(("aligner", "split", "classifier", "aligned"), repeat=2))
 )
 def test_what_conflicts_on_one_head_is_refused_unless_it_replaces_the_other(net, shift, first, second):
     aligned = elign.Voting([elign.Aligned(shift, elign.HeadLogits())], task_boundaries=2)

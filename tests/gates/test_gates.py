@@ -82,7 +82,9 @@ def test_saving_and_loading_a_gate_changes_no_bit(gates, short_energy, pairs, tm
 
 
 @pytest.mark.parametrize(
-    "mode", [torch.inference_mode(), torch.autocast("cpu", torch.bfloat16), torch.device("meta")], ids=str
+    "mode",
+    [torch.inference_mode(), torch.autocast("cpu", torch.bfloat16), torch.device("meta")],
+    ids=["inference mode", "autocast", "default device"],
 )
 def test_modes_of_the_caller_do_not_change_what_is_chosen(gates, short_energy, pairs, mode):
     with mode:
