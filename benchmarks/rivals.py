@@ -1,11 +1,12 @@
 """Every correction on the same checkpoints of class-incremental learners: train, evaluate, keep, and write the page.
 
     python benchmarks/rivals.py --runs DIR --data-dir DATA          trains what is missing (hours), then the rest
-    python benchmarks/rivals.py --page docs/rivals-cifar100.md      writes the page from measured/runs alone
+    python benchmarks/rivals.py --page docs/rivals-cifar100.md      writes the page from measured/checkpoints alone
 
 Runs are made one after the other, those of the first class order first; a killed run resumes where it was. Trained runs
-are evaluated with all methods from their stored latents, and their results are copied to measured/runs. Learners that
-share the head share the first task of a class order. Orders 0 to 2 are for development, on held-out training images.
+are evaluated with all methods from their stored latents, and their results are copied to measured/checkpoints. Learners
+that share the head share the first task of a class order. Orders 0 to 2 are for development, on held-out training
+images.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ PROTOCOLS = {"half-5": [*LEARNERS], "equal-10": [*LEARNERS], "equal-20": ["lwf",
 ORDERS = {1993: 0, 3: 1, 4: 2}
 """The class orders, each with a training seed of its own."""
 RIVALS = "aligner.rivals=true"
-MEASURED = Path("measured/runs")
+MEASURED = Path("measured/checkpoints")
 HERO = "repair"
 FOLDED = ("forward/", "eli/by", "eli/dose", "mean-shift/", "ridge/", "random-shift/", "untrained/")
 
@@ -85,10 +86,11 @@ def make(checkpoint: Checkpoint, runs: Path, data_dir: str | None, *, train: boo
     if run is None and train:
         config = compose(checkpoint.words(*where))
         other = find_start(config, folders(runs))
-        name = f"{config.learner.name}-{config.memory.per_class or 0}-{checkpoint.protocol}-order{checkpoint.order}"
+        start = f"{config.learner.name}-cifar100-{checkpoint.protocol}-seed{config.seed}"
+        name = f"{start}-{config.digest()[:8]}"
         run = RunDir(runs / name)
-        start = None if other is None else str(other.path.resolve())
-        start_run(config.replace(out=str(run.path), start_from=start), console, overrides=checkpoint.words())
+        first = None if other is None else str(other.path.resolve())
+        start_run(config.replace(out=str(run.path), start_from=first), console, overrides=checkpoint.words())
     if run is None or (run.finished_tasks() < len(run.metadata()["sizes"]) and not train):
         console.print(f"{checkpoint.learner}, {checkpoint.protocol}, order {checkpoint.order}: not trained")
         return
@@ -202,7 +204,7 @@ Rows in *italics* marked † know test labels or all old training images: they a
 statistics of all old training images under the current model, a bound for every map that moves statistics.
 
 Made by `python benchmarks/rivals.py --runs DIR --data-dir DATA --page docs/rivals-cifar100.md`; without `--runs` the
-page is made from `measured/runs` alone. What each correction costs in memory and time is in [rivals.md](rivals.md)."""
+page is made from `measured/checkpoints` alone. What each correction costs is in [rivals.md](rivals.md)."""
 
 
 def main() -> None:

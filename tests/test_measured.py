@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 MEASURED = ROOT / "measured"
 PAGE = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
 SECTIONS = dict(re.findall(r"<!-- begin (\S+) -->\n(.*?)\n<!-- end \1 -->", PAGE, flags=re.DOTALL))
-RUNS = [RunDir(file.parent) for file in sorted(MEASURED.glob("runs/*/run.json"))]
+RUNS = [RunDir(file.parent) for file in sorted(MEASURED.glob("*/*/run.json"))]
 
 
 def commands():
