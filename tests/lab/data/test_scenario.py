@@ -211,3 +211,11 @@ def test_fewer_seen_than_added_is_refused():
     memory, _ = filled(budget=4)
     with pytest.raises(ValueError, match="2 classes were added"):
         memory.indices(1)
+
+
+@pytest.mark.parametrize(
+    "options", [{"budget": 5, "per_class": 5}, {"budget": 0}, {"per_class": -1}, {"selection": "best"}]
+)
+def test_a_memory_refuses_options_that_make_no_sense(options):
+    with pytest.raises(ValueError, match=r"budget|selection"):
+        Memory(**options)

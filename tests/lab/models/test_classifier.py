@@ -14,6 +14,7 @@ from elign.lab.models.classifier import (
     ResNet18,
     SmallConv,
     SplitCosineHead,
+    TwoBranch,
     directions,
     imprint,
 )
@@ -261,3 +262,8 @@ def test_what_cannot_be_imprinted_is_named_and_changes_nothing(latents, labels, 
     with pytest.raises(LatentError, match=message):
         imprint(head, latents, labels)
     assert torch.equal(head.new, before)
+
+
+def test_a_branch_of_unknown_plasticity_is_refused():
+    with pytest.raises(OptionError, match="a branch is one of free, scaled, fixed, not 'soft'"):
+        TwoBranch(make_backbone("conv", image_shape=(1, 8, 8)), one="free", two="soft")

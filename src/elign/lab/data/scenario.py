@@ -201,6 +201,12 @@ class Memory:
         selection: Literal["herding", "random"] = "herding",
         seed: int = 0,
     ) -> None:
+        if budget is not None and per_class is not None:
+            raise ValueError("budget and per_class cannot both be given")
+        if any(number is not None and number < 1 for number in (budget, per_class)):
+            raise ValueError("budget and per_class must be at least 1; give neither for no exemplars")
+        if selection not in ("herding", "random"):
+            raise ValueError(f"selection must be herding or random, not {selection!r}")
         self.budget, self.per_class, self.selection, self.seed = budget, per_class, selection, seed
         self.ranked: dict[int, Tensor] = {}
         """The samples of each class in the order of introduction, best first: the whole state, for a checkpoint."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from functools import partial
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self, get_args
 
 import torch
 from torch import Tensor, nn
@@ -231,6 +231,8 @@ class TwoBranch(Backbone):
 
 
 def _branch(backbone: Backbone, plasticity: Plasticity) -> Backbone:
+    if plasticity not in get_args(Plasticity):
+        raise OptionError(f"a branch is one of {', '.join(get_args(Plasticity))}, not {plasticity!r}")
     branch = deepcopy(backbone)
     if plasticity == "fixed":
         branch.requires_grad_(False)
